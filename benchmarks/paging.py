@@ -1,26 +1,32 @@
-"""What a step costs whose sequence is longer than its budget: ``--kvflash`` against everything on
-the device.
+"""What a sequence costs that is longer than its budget (``--kvflash``), against everything on the
+device, and what is found again; with the goal beside each figure.
 
-    kinfolk synth qwen3.5-27b FILE
-    python benchmarks/paging.py --model FILE [--device NAME] [--json FILE] [--read]
+    kinfolk synth SHAPE FILE
+    python benchmarks/paging.py --model FILE [--drafter FILE] [--rows step,full] [--limit SECONDS]
+        [--device NAME] [--json FILE]
 
-Rows of the result, for one sequence and several, for each format of keys and values:
+step        a token of decoding at the whole context with the budget, against the same pool with as
+            many positions as such a step attends to, all of them on the device
+full        the same against all positions on the device, where it has room for them
+leaving     without a scorer: the host's time for each chunk that leaves
+choosing    every 64 tokens the most exchanges that a choice makes, by drawn scores and by ``qk``:
+            the host's time, and what was captured, allocated and waited for meanwhile
+memory      the most that was allocated on the device, at the shorter and at the whole context
+prompt      a prompt of the whole context, by the rates of pieces of it behind other positions
+whole       the same, read once as a whole with the budget (not by default)
+recall      the bundled model: tokens of answers that are those with everything on the device, where
+            a text goes back to what has left (``benchmarks/policies.py``)
+compressed  the first token of a long prompt that is compressed by the model of ``--drafter``
+            (without one by the same file), against the same prompt read in full
 
-step      a token of decoding at the whole context, with the budget; against the same pool with as
-          many positions as such a step attends to, all of them on the device
-full      the same without a budget, where the device has room for all positions
-choosing  every 64 tokens the most exchanges that a choice makes: the host's time, and what was
-          captured, allocated and waited for meanwhile
-leaving   without a scorer: the host's time for each chunk that leaves
-memory    the most that was allocated on the device, at 8K and at the whole context
-reading   8192 tokens of a prompt behind other positions, with the budget and without
+Rows are taken in an order in which the most telling come first. The file is written as each row
+ends, so a run may be stopped at any time; with ``--limit`` no row begins later than that, and what
+cannot be taken says why. ``--rows``, ``--codecs`` and ``--sequences`` take parts of them. Weights
+are read once for all engines, but for ``recall`` and ``compressed``.
 
 Long contexts are not read: **the forward of long slices is left out** (a policy answers
 ``build_graph``), so keys and values of those positions are zeros and answers mean nothing. All else
-is done: chunks are planned, mapped, saved, evicted and loaded. What is timed is computed. With
-``--read`` a prompt of the whole context is read too, once, with the budget. At full size most of
-the time goes into pinning host memory: 64 GiB for four sequences with bf16. ``--codecs`` and
-``--sequences`` take parts of the rows.
+is done: chunks are planned, mapped, saved, evicted and loaded. What is timed is computed.
 """
 
 from __future__ import annotations
@@ -28,85 +34,123 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
-from resume import opened
+from paging_engine import (
+    WARM_TOKENS,
+    Bench,
+    EngineKind,
+    OneFile,
+    Row,
+    decoded,
+    finished,
+    forget_peak,
+    peak_bytes,
+    read_behind,
+)
+from paging_quality import compressed, recalled
 
-from kinfolk import hookimpl
-from kinfolk.engine.buckets import MIXED_ROWS
-from kinfolk.engine.engine import Engine
-from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.sizing import GIB, host_memory
 from kinfolk.errors import CapacityError, SettingsError
-from kinfolk.hooks import HookProvider
-from kinfolk.model_api import Forward, GraphShape, Model, StepBatch, StepFn
-from kinfolk.registry import Registry
-from kinfolk.sched.events import Emitted, Finished
 from kinfolk.sched.request import Request
-from kinfolk.score_api import ChunkQuery, Scores
-from kinfolk.settings import Settings, load_settings
-from kinfolk.state.geometry import chunks_for
-from kinfolk.state.host_rows import HostLayout
 from kinfolk.types import CHUNK_POSITIONS
 
-COMPUTED_ROWS = {"cpu": 64, "cuda": MIXED_ROWS[-1]}
-"""Steps of at most so many rows are always computed; on a GPU those that are captured."""
+ROWS: Final = (
+    *("step", "leaving", "choosing", "memory", "full", "prompt", "whole"),
+    *("recall", "compressed"),
+)
+GOALS: Final = {
+    "step": (("ratio", "<=", 1.03), ("captures", "<=", 0), ("allocations", "<=", 0)),
+    "full": (("times_faster", ">=", 1.5),),
+    "leaving": (("host_us_an_eviction", "<=", 50),),
+    "choosing": (
+        *(("host_us_a_round", "<=", 1000), ("host_share_of_decode", "<=", 0.01)),
+        *(("captures", "<=", 0), ("allocations", "<=", 0), ("waits_a_step", "<=", 1)),
+    ),
+    "memory": (("ratio", "<=", 1.01),),
+    "prompt": (("times_faster", ">=", 1.6),),
+    "recall": (("of_resident", ">=", 0.95),),
+    "compressed": (("times_sooner", ">=", 5),),
+}
+"""Of each row the figures that have a goal."""
 
-WARM_TOKENS = 8
-"""Tokens of an answer before those that are timed."""
-
-HOST_SHARE = 0.8
+HOST_SHARE: Final = 0.7
 """Part of the host's free memory that chunks may use beside a GPU."""
 
-COUNTERS = ("steps", "waits", "captures", "allocations", "kvflash_evictions", "kvflash_recalls")
-HOST = ("kvflash_scoring_us", "kvflash_choosing_us", "kvflash_moving_us")
+PATIENCE: Final = 20.0
+"""Seconds for memory to be given back."""
 
-Row = dict[str, Any]
+COUNTERS: Final = (
+    *("steps", "waits", "captures", "allocations", "kvflash_evictions", "kvflash_recalls"),
+)
+HOST: Final = ("kvflash_scoring_us", "kvflash_choosing_us", "kvflash_moving_us")
 
-say = sys.stdout.write
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    rows: list[Row] = []
+    head = {"options": {name: str(value) for name, value in vars(options).items()}}
+    head |= machine(options)
+    for row in Study(options).rows():
+        rows.append(row)
+        if options.json:
+            options.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+        sys.stdout.write(line(row))
+        sys.stdout.flush()
+    if any("failed" in row for row in rows):
+        raise SystemExit(1)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--drafter", type=Path, help="of the row compressed; default: --model")
+    usual = tuple(each for each in ROWS if each != "whole")
+    parser.add_argument("--rows", type=names, default=usual)
+    parser.add_argument("--limit", type=float, help="seconds after which no row begins")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--context", type=int, default=2**18)
     parser.add_argument("--budget", type=int, default=16384)
     parser.add_argument("--burst", type=int, default=32, help="most exchanges of a choice")
     parser.add_argument("--short", type=int, default=8192, help="the shorter context of memory")
     parser.add_argument("--tokens", type=int, default=256, help="timed ones of an answer")
-    parser.add_argument("--chunk", type=int, default=8192, help="tokens that reading computes")
+    parser.add_argument("--chunk", type=int, default=8192, help="tokens that prompt computes")
     parser.add_argument("--depths", type=numbers, default=(0, 2**16, 2**17))
     parser.add_argument("--sequences", type=numbers, default=(1, 4))
     parser.add_argument("--codecs", type=lambda text: text.split(","), default=["bf16", "q8_0"])
     parser.add_argument("--host", type=float, help="GiB of host memory for chunks")
-    parser.add_argument("--read", action="store_true", help="read a prompt of the whole context")
+    parser.add_argument("--compressed", type=int, default=2**17, help="tokens of that row's prompt")
+    parser.add_argument("--keep-ratio", type=float, default=0.05)
+    parser.add_argument("--each", type=int, default=2, help="texts of a kind and depth of recall")
+    parser.add_argument("--places", type=parts, default=(0.1, 0.5, 0.9), help="depths of recall")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
-    rows: list[Row] = []
-    for row in measured(options):
-        say(json.dumps(row) + "\n")
-        sys.stdout.flush()
-        rows.append(row)
-    if options.json:
-        result = {"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
-        options.json.write_text(json.dumps(result | machine(options), indent=1) + "\n")
+    return parser.parse_args(arguments)
+
+
+def names(text: str) -> tuple[str, ...]:
+    found = tuple(text.split(","))
+    if unknown := set(found) - set(ROWS):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: rows are {', '.join(ROWS)}")
+    return found
 
 
 def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def parts(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
 
 
 def machine(options: argparse.Namespace) -> Row:
@@ -115,160 +159,186 @@ def machine(options: argparse.Namespace) -> Row:
     return {"machine": name, "torch": torch.__version__, "taken": time.strftime("%Y%m%dT%H%M%SZ")}
 
 
-def measured(options: argparse.Namespace) -> Iterator[Row]:
-    """The rows; one that cannot be taken says why. Nothing of a model is left for the next one."""
-    cuda = options.device != "cpu" and torch.cuda.is_available()
-    host = options.host or (round(HOST_SHARE * host_memory() / GIB, 3) if cuda else None)
-    for number, codec in enumerate(options.codecs):
-        paging = {
-            "kv_codec": codec,
-            "slots": max(options.sequences),
-            "kvflash": options.budget,
-            "kvflash_burst": options.burst,
-            "kvflash_host": host,
-        }
-        yield from paged_rows(options, paging, first=number == 0)
-        yield from chosen_rows(options, paging)
-        yield from full_rows(options, codec, first=number == 0)
+def judged(row: Row) -> Row:
+    """The row with what was to be reached, and whether it was."""
+    goals = []
+    for figure, sign, goal in GOALS.get(row["row"], ()):
+        if figure in row:
+            met = row[figure] <= goal if sign == "<=" else row[figure] >= goal
+            goals.append({"figure": figure, "value": row[figure], "goal": f"{sign} {goal}"})
+            goals[-1]["met"] = bool(met)
+    return {**row, "goals": goals}
 
 
-def paged_rows(options: argparse.Namespace, paging: Row, *, first: bool) -> Iterator[Row]:
-    with bench(options, kvflash_policy="lru", **paging) as paged:
-        yield from steps(paged, options)
-        yield leaving(paged, options)
-        if first:
-            yield memory(paged, options)
-            yield from readings(paged, options, "with the budget")
-            if options.read:
-                yield whole(paged, options)
+def line(row: Row) -> str:
+    """A row for people: figures with their goals first, then all of it."""
+    judgements = "; ".join(
+        f"{each['figure']} {each['value']} (goal {each['goal']}: "
+        f"{'met' if each['met'] else 'NOT met'})"
+        for each in row["goals"]
+    )
+    rest = {name: value for name, value in row.items() if name not in ("row", "goals")}
+    return f"{row['row']:10} {judgements}\n           {json.dumps(rest)}\n"
 
 
-def chosen_rows(options: argparse.Namespace, paging: Row) -> Iterator[Row]:
-    with bench(options, Draws(), kvflash_policy="lru", **paging) as paged:
-        yield {"scorer": "drawn", **choosing(paged, options)}
-    with bench(options, kvflash_policy="qk", **paging) as paged:
-        yield {"scorer": "qk", **choosing(paged, options)}
-
-
-def full_rows(options: argparse.Namespace, codec: str, *, first: bool) -> Iterator[Row]:
-    try:
-        with bench(options, kv_codec=codec, slots=1) as full:
-            yield full_step(full, options)
-            if first:
-                yield from readings(full, options, "all on the device")
-    except (CapacityError, SettingsError) as error:
-        yield {"row": "full", "codec": codec, "skipped": str(error)}
-
-
-# -- an engine whose prompts need not be read -----------------------------------------------------
-
-
-class SkipsPrompts:
-    """Leaves out the forward of steps with more than ``computed`` rows while it is ``on``."""
-
-    def __init__(self, computed: int) -> None:
-        self.on = False
-        self._computed = computed
-
-    @hookimpl
-    def build_graph(self, model: Model, shape: GraphShape) -> StepFn | None:
-        if shape.rows <= self._computed:
-            return None
-
-        def step(batch: StepBatch, view: Any) -> Forward:
-            if not self.on:
-                return model.forward(batch, view)
-            return Forward(model.embed(batch.tokens), ())
-
-        return step
-
-
-class Draws:
-    """Scores of which the best that are away are always worth an exchange: drawn anew for each
-    length, far apart, on the device."""
-
-    @hookimpl
-    def score_chunks(self, query: ChunkQuery) -> Scores:
-        generator = torch.Generator().manual_seed(query.length)
-        values = torch.rand(query.chunks, generator=generator).mul_(12).exp_()
-        if not torch.cuda.is_available():
-            return Scores(values)
-        return Scores(values.pin_memory().to("cuda", non_blocking=True))
+# -- which rows, in which order -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Bench:
-    """An engine whose model skips prompts."""
+class Task:
+    """A row to be taken with an engine of a kind, or without one; ``about`` is written beside."""
 
-    loaded: LoadedModel
-    engine: Engine
-    skips: SkipsPrompts
-    codec: str
-
-    def text(self, tokens: int, seed: int) -> tuple[int, ...]:
-        draw = torch.Generator().manual_seed(seed)
-        words = torch.randint(0, self.loaded.info.vocabulary, (tokens,), generator=draw)
-        return tuple(words.tolist())
-
-    def has_host_room(self, sequences: int, positions: int) -> bool:
-        """Whether the chunks of so many sequences fit the host's memory at once."""
-        plan, layout = self.loaded.plan, HostLayout.of(self.loaded.plan)
-        row = layout.block_pages[plan.windows.index(None)] * layout.page_bytes
-        need = sequences * chunks_for(positions) * row
-        source = self.loaded.source
-        return source is not None and need <= source.ready.memory.paged
+    row: str
+    kind: EngineKind | None
+    take: Callable[[Any], Row]
+    about: Row = field(default_factory=dict)
 
 
-@contextmanager
-def bench(
-    options: argparse.Namespace, scorer: object | None = None, **asked: Any
-) -> Iterator[Bench]:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # what is only cached would count as used
-    settings: Settings = load_settings(
-        device=options.device, context=options.context, draft="off", checkpoints=2, **asked
-    )
-    registry = Registry.discover(settings)
-    loaded = load_model(options.model, settings, registry)
-    skips = SkipsPrompts(COMPUTED_ROWS[loaded.device.type])
-    providers = [HookProvider("benchmark", each) for each in (skips, scorer) if each is not None]
-    loaded = replace(loaded, hooks=loaded.hooks.with_policies(providers))
-    if loaded.residency is not None:
-        scorers = (*loaded.hooks.asked("score_chunks"), *loaded.residency.scorers)
-        loaded = replace(loaded, residency=replace(loaded.residency, scorers=scorers))
-    with opened(loaded, settings) as engine:
-        made = Bench(loaded, engine, skips, str(settings.kv_codec))
-        # Kernels of long slices compile when a prompt is read, not where it is skipped.
-        finished(engine, Request("warm", made.text(options.chunk, 1), 1, keep=False))
-        yield made
-    loaded.file.close()
+class Study:
+    """Takes rows. ``_far`` are the milliseconds of steps at the whole context by format and number
+    of sequences, ``_rates`` the tokens a second of pieces of a prompt behind each depth."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self._began = time.monotonic()
+        self._file = OneFile(options.model, options.device)
+        self._far: dict[tuple[str, int], float] = {}
+        self._rates: dict[str, dict[int, float]] = {"paged": {}, "full": {}}
+        self._open: EngineKind | None = None
+        self._bench: Bench | None = None
+        self._stack = ExitStack()
+        self._refused: dict[EngineKind, Exception] = {}
+        self._host_bytes = HOST_SHARE * host_memory()
 
-# -- decoding -------------------------------------------------------------------------------------
+    def rows(self) -> Iterator[Row]:
+        try:
+            for task in self._tasks():
+                began = time.monotonic()
+                row = {"row": task.row, **task.about, **self._taken(task)}
+                yield judged(row | {"seconds": round(time.monotonic() - began, 2)})
+        finally:
+            self._close()
 
+    def _taken(self, task: Task) -> Row:
+        limit = self.options.limit
+        if limit is not None and time.monotonic() - self._began > limit:
+            return {"skipped": f"--limit {limit:g} is over"}
+        try:
+            return task.take(self._engine(task.kind))
+        except (CapacityError, SettingsError) as error:
+            return {"skipped": str(error)}
+        except Exception as error:  # the others are to be taken all the same
+            return {"failed": str(error), "trace": traceback.format_exc()}
 
-def steps(paged: Bench, options: argparse.Namespace) -> Iterator[Row]:
-    """The same step far behind the start of a text, and where all of it is on the device."""
-    rules = paged.loaded.residency
-    if rules is None:
-        raise SettingsError(f"--budget {options.budget} is not less than --context")
-    answer = options.tokens + WARM_TOKENS
-    # As many positions as a paged step attends to, at the end of the answer.
-    attended = rules.decoding * CHUNK_POSITIONS
-    decoded(paged, 1, attended - answer, answer)  # kernels, captures
-    for count in options.sequences:
-        if not paged.has_host_room(count, options.context):
-            reason = "the host has no room for the chunks of so many sequences (--host)"
-            yield {"row": "step", "codec": paged.codec, "sequences": count, "skipped": reason}
-            continue
-        here = decoded(paged, count, attended - answer, answer)
-        far = decoded(paged, count, options.context - answer, answer)
-        yield {
-            "row": "step",
-            "codec": paged.codec,
-            "sequences": count,
-            "context": options.context,
+    def _engine(self, kind: EngineKind | None) -> Bench | None:
+        if kind == self._open:
+            return self._bench
+        self._close()
+        if kind is None:
+            return None
+        if kind in self._refused:
+            raise self._refused[kind]
+        options = self.options
+        paging: Row = {}
+        if kind.scorer:
+            paging = {"kvflash": options.budget, "kvflash_burst": options.burst}
+            paging["kvflash_host"] = self._host()
+        opening = self._file.opened(kind, options.chunk, context=options.context, **paging)
+        try:
+            self._bench = self._stack.enter_context(opening)
+        except Exception as error:
+            # Its traceback would keep what was allocated.
+            self._refused[kind] = error.with_traceback(None)
+            raise
+        self._open = kind
+        return self._bench
+
+    def _close(self) -> None:
+        self._open = self._bench = None
+        self._stack.close()
+
+    def _host(self) -> float | None:
+        """GiB for chunks: the same for each engine. What the one before had pinned is given back by
+        a thread, which may take a while."""
+        if self.options.host or self.options.device == "cpu" or not torch.cuda.is_available():
+            return self.options.host
+        gc.collect()
+        until = time.monotonic() + PATIENCE
+        while host_memory() < self._host_bytes and time.monotonic() < until:
+            time.sleep(0.1)
+        return round(self._host_bytes / GIB, 3)
+
+    def _tasks(self) -> Iterator[Task]:
+        wanted = frozenset(self.options.rows)
+        first, *others = self.options.codecs
+        tasks = [*self._of_codec(first, wanted)]
+        if wanted & {"prompt", "whole"}:
+            tasks += self._prompts(first, wanted)
+        if "recall" in wanted:
+            tasks.append(Task("recall", None, lambda _: recalled(self.options)))
+        if "compressed" in wanted:
+            tasks.append(Task("compressed", None, self._compressed))
+        for codec in others:
+            tasks += self._of_codec(codec, wanted - {"memory"})
+        return iter(tasks)
+
+    def _of_codec(self, codec: str, wanted: frozenset[str]) -> Iterator[Task]:
+        sequences = self.options.sequences
+        lru = EngineKind(codec, max(sequences), "lru")
+        for count in sequences:
+            about: Row = {"codec": codec, "sequences": count, "context": self.options.context}
+            if "step" in wanted:
+                yield Task("step", lru, lambda bench, n=count: self._step(bench, n), about)
+        if "leaving" in wanted:
+            yield Task("leaving", lru, self._leaving, {"codec": codec})
+        for scorer in ("drawn", "qk") if "choosing" in wanted else ():
+            kind = EngineKind(codec, max(sequences), scorer)
+            yield Task("choosing", kind, self._choosing, {"codec": codec, "scorer": scorer})
+        if "memory" in wanted:
+            yield Task("memory", EngineKind(codec, max(sequences), "qk"), self._memory)
+        # One sequence last: pieces of prompts go on with its engine.
+        for count in sorted(sequences, reverse=True) if "full" in wanted else ():
+            about = {"codec": codec, "sequences": count, "context": self.options.context}
+            if "step" not in wanted:
+                yield Task("far", lru, lambda bench, n=count: self._far_step(bench, n), about)
+            kind = EngineKind(codec, count)
+            yield Task("full", kind, lambda bench, n=count: self._full(bench, n), about)
+
+    def _prompts(self, codec: str, wanted: frozenset[str]) -> Iterator[Task]:
+        options = self.options
+        paged, full = EngineKind(codec, max(options.sequences), "lru"), EngineKind(codec, 1)
+        depths = [each for each in options.depths if each + options.chunk < options.context]
+        for which, kind in (("full", full), ("paged", paged)) if "prompt" in wanted else ():
+            for depth in depths:
+                yield Task(
+                    "piece",
+                    kind,
+                    lambda bench, which=which, depth=depth: self._piece(bench, which, depth),
+                    {"which": which, "depth": depth},
+                )
+        if "whole" in wanted:
+            yield Task("whole", paged, self._whole)
+        if "prompt" in wanted:
+            yield Task("prompt", None, lambda _: self._prompt())
+
+    # -- decoding -----------------------------------------------------------------------------
+
+    @property
+    def _answer(self) -> int:
+        return self.options.tokens + WARM_TOKENS
+
+    def _step(self, paged: Bench, count: int) -> Row:
+        """The same step far behind the start of a text, and where all of it is on the device."""
+        rules = paged.loaded.residency
+        if rules is None:
+            raise SettingsError(f"--budget {self.options.budget} is not less than --context")
+        self._require_host(paged, count)
+        # As many positions as a paged step attends to, at the end of the answer.
+        attended = rules.decoding * CHUNK_POSITIONS
+        decoded(paged, count, attended - self._answer, self._answer)  # kernels, captures
+        here = decoded(paged, count, attended - self._answer, self._answer)
+        far = self._decoded_far(paged, count)
+        return {
             "attended": attended,
             "resident_ms": here["ms"],
             "paged_ms": far["ms"],
@@ -277,170 +347,108 @@ def steps(paged: Bench, options: argparse.Namespace) -> Iterator[Row]:
             **{name: far[name] for name in COUNTERS},
         }
 
+    def _far_step(self, paged: Bench, count: int) -> Row:
+        self._require_host(paged, count)
+        decoded(paged, count, self.options.chunk, self._answer)  # kernels, captures
+        return {"ms": self._decoded_far(paged, count)["ms"]}
 
-def full_step(full: Bench, options: argparse.Namespace) -> Row:
-    answer = options.tokens + WARM_TOKENS
-    decoded(full, 1, options.chunk, answer)  # kernels, captures
-    found = decoded(full, 1, options.context - answer, answer)
-    return {"row": "full", "codec": full.codec, "sequences": 1, "ms": found["ms"]}
+    def _decoded_far(self, bench: Bench, count: int) -> Row:
+        far = decoded(bench, count, self.options.context - self._answer, self._answer)
+        self._far[bench.codec, count] = far["ms"]
+        return far
 
+    def _require_host(self, paged: Bench, count: int) -> None:
+        if not paged.has_host_room(count, self.options.context):
+            raise SettingsError("the host has no room for the chunks of so many sequences (--host)")
 
-def leaving(paged: Bench, options: argparse.Namespace) -> Row:
-    """Chunks that leave by recency, one for each chunk of the answer."""
-    answer = options.tokens + WARM_TOKENS
-    found = decoded(paged, 1, options.context - answer, answer)
-    host = found["kvflash_moving_us"]
-    return {
-        "row": "leaving",
-        "codec": paged.codec,
-        "evictions": found["kvflash_evictions"],
-        "host_us_an_eviction": round(host / max(1, found["kvflash_evictions"]), 2),
-    }
+    def _full(self, full: Bench, count: int) -> Row:
+        decoded(full, count, self.options.chunk, self._answer)  # kernels, captures
+        context = self.options.context - self._answer
+        found: Row = {"ms": decoded(full, count, context, self._answer)["ms"]}
+        far = self._far.get((full.codec, count))
+        if far is not None:
+            found |= {"paged_ms": far, "times_faster": round(found["ms"] / far, 3)}
+        return found
 
+    def _leaving(self, paged: Bench) -> Row:
+        """Chunks that leave by recency, one for each chunk of the answer."""
+        found = decoded(paged, 1, self.options.context - self._answer, self._answer)
+        evictions, host = found["kvflash_evictions"], found["kvflash_moving_us"]
+        return {
+            "evictions": evictions,
+            "host_us_an_eviction": round(host / max(1, evictions), 2),
+            **{name: found[name] for name in COUNTERS},
+        }
 
-def choosing(paged: Bench, options: argparse.Namespace) -> Row:
-    """A choice of as many exchanges as there may be, every tau tokens."""
-    answer = options.tokens + WARM_TOKENS
-    found = decoded(paged, 1, options.context - answer, answer)
-    rounds = max(1, found["kvflash_selections"])
-    host = sum(found[name] for name in HOST)
-    return {
-        "row": "choosing",
-        "codec": paged.codec,
-        "ms": found["ms"],
-        "mean_ms": found["mean_ms"],
-        "rounds": found["kvflash_selections"],
-        "exchanges_a_round": round(found["kvflash_recalls"] / rounds, 1),
-        "host_us_a_round": round(host / rounds, 1),
-        "host_share_of_decode": round(host / 1e6 / found["seconds"], 5),
-        **{name: found[name] for name in (*COUNTERS, *HOST)},
-    }
+    def _choosing(self, paged: Bench) -> Row:
+        """A choice of as many exchanges as there may be, every tau tokens."""
+        decoded(paged, 1, self.options.context - self._answer, self._answer)  # kernels, captures
+        found = decoded(paged, 1, self.options.context - self._answer, self._answer)
+        rounds = max(1, found["kvflash_selections"])
+        host = sum(found[name] for name in HOST)
+        return {
+            "ms": found["ms"],
+            "mean_ms": found["mean_ms"],
+            "rounds": found["kvflash_selections"],
+            "exchanges_a_round": round(found["kvflash_recalls"] / rounds, 1),
+            "host_us_a_round": round(host / rounds, 1),
+            "host_share_of_decode": round(host / 1e6 / found["seconds"], 5),
+            "waits_a_step": round(found["waits"] / found["steps"], 3),
+            **{name: found[name] for name in (*COUNTERS, *HOST)},
+        }
 
+    # -- memory and prompts -------------------------------------------------------------------
 
-def decoded(bench: Bench, count: int, prompt: int, answer: int) -> Row:
-    """Milliseconds of a step in which ``count`` sequences decode behind prompts that are not read,
-    the median and the mean, and what was counted meanwhile. All of them hold after their first
-    tokens, until the others have come so far."""
-    engine = bench.engine
-    runs = [Decoding() for _ in range(count)]
-    names = [f"{prompt} {number}" for number in range(count)]
-    with skipping(bench):
-        for number, (name, run) in enumerate(zip(names, runs, strict=True)):
-            request = Request(name, bench.text(prompt, number), answer, grant=WARM_TOKENS)
-            engine.submit(request, run.event, lambda _, run=run: run.held.set())
-        for run in runs:
-            run.wait(run.held)
-    before = engine.stats()
-    for name in names:
-        engine.grant(name, answer)
-    for run in runs:
-        run.wait(run.over)
-    gained = {name: value - before[name] for name, value in engine.stats().items()}
-    stamps = runs[-1].times[WARM_TOKENS:]
-    gaps = [after - before for before, after in pairwise(stamps)]
-    return gained | {
-        "ms": round(1e3 * statistics.median(gaps), 4),
-        "mean_ms": round(1e3 * statistics.mean(gaps), 4),
-        "seconds": sum(gaps),
-    }
+    def _memory(self, paged: Bench) -> Row:
+        """The most bytes at both lengths, of which the last part of the prompt is read."""
+        peaks, device, limits = {}, paged.loaded.device, paged.loaded.limits
+        for length in (self.options.short, self.options.context):
+            forget_peak(device)
+            depth = max(0, length - self.options.chunk)
+            read_behind(paged, f"memory {length}", depth, length - depth - 1)
+            peaks[length] = peak_bytes(device)
+        short, long = peaks.values()
+        scored = limits.scored
+        return {
+            "bytes": {str(length): peak for length, peak in peaks.items()},
+            "ratio": round(long / short, 5),
+            "digest_bytes": 0 if scored is None else limits.digests * scored.chunk_bytes,
+        }
 
+    def _piece(self, bench: Bench, which: str, depth: int) -> Row:
+        """Tokens a second of a piece of a prompt, behind positions that were not read."""
+        rate = read_behind(bench, which, depth, self.options.chunk)
+        self._rates[which][depth] = rate
+        return {"tok_s": round(rate, 1)}
 
-class Decoding:
-    """When the tokens of a request came. ``event`` is called on the engine's thread."""
+    def _prompt(self) -> Row:
+        """The time of a whole prompt, if that of a token is linear in its position."""
+        seconds = {}
+        for which, rates in self._rates.items():
+            if not rates:
+                raise SettingsError(f"no piece of a prompt was read: {which}")
+            middles = np.array(list(rates)) + self.options.chunk / 2
+            slope, start = 0.0, 1 / next(iter(rates.values()))
+            if len(rates) > 1:
+                slope, start = np.polyfit(middles, 1 / np.array(list(rates.values())), 1)
+            context = self.options.context
+            seconds[which] = float(start * context + slope * context**2 / 2)
+        return {
+            "full_s": round(seconds["full"], 2),
+            "paged_s": round(seconds["paged"], 2),
+            "times_faster": round(seconds["full"] / seconds["paged"], 3),
+        }
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.held, self.over = threading.Event(), threading.Event()
-        self._error: str | None = None
+    def _whole(self, paged: Bench) -> Row:
+        """A prompt of the whole context, read."""
+        tokens, began = self.options.context - 1, time.perf_counter()
+        finished(paged.engine, Request("whole", paged.text(tokens, 3), 1, keep=False))
+        seconds = time.perf_counter() - began
+        return {"tokens": tokens, "s": round(seconds, 2), "tok_s": round(tokens / seconds, 1)}
 
-    def event(self, event: Any) -> None:
-        if isinstance(event, Emitted):
-            self.times.append(time.perf_counter())
-            return
-        self._error = event.error
-        self.held.set()
-        self.over.set()
-
-    def wait(self, what: threading.Event) -> None:
-        what.wait()
-        if self._error is not None:
-            raise SettingsError(self._error)
-
-
-@contextmanager
-def skipping(bench: Bench) -> Iterator[None]:
-    bench.skips.on = True
-    try:
-        yield
-    finally:
-        bench.skips.on = False
-
-
-# -- memory and reading ---------------------------------------------------------------------------
-
-
-def memory(paged: Bench, options: argparse.Namespace) -> Row:
-    """The most bytes of the device that were allocated at both lengths, of which the last part of
-    the prompt is read."""
-    if paged.loaded.device.type != "cuda":
-        return {"row": "memory", "skipped": "the device has no counter of its memory"}
-    peaks = {}
-    for length in (options.short, options.context):
-        torch.cuda.reset_peak_memory_stats()
-        depth = max(0, length - options.chunk)
-        read_behind(paged, "memory", depth, length - depth - 1)
-        peaks[length] = torch.cuda.max_memory_allocated()
-    short, long = peaks.values()
-    return {
-        "row": "memory",
-        "bytes": {str(length): peak for length, peak in peaks.items()},
-        "ratio": round(long / short, 5),
-    }
-
-
-def readings(bench: Bench, options: argparse.Namespace, which: str) -> Iterator[Row]:
-    """Tokens a second of a piece of a prompt, behind positions that were not read."""
-    for depth in options.depths:
-        if depth + options.chunk < options.context:
-            rate = read_behind(bench, which, depth, options.chunk)
-            yield {"row": "reading", "which": which, "depth": depth, "tok_s": round(rate, 1)}
-
-
-def read_behind(bench: Bench, which: str, depth: int, tokens: int) -> float:
-    """Tokens a second, the faster of two times."""
-    text = bench.text(depth, 7)
-    if depth:
-        request = Request(f"{which} to {depth}", (*text, 1), 1, checkpoints=(depth,))
-        with skipping(bench):
-            finished(bench.engine, request)
-    rates = []
-    for repeat in range(2):
-        more = bench.text(tokens, 100 + repeat)
-        request = Request(f"{which} {depth} {repeat}", (*text, *more), 1, keep=False)
-        began = time.perf_counter()
-        end = finished(bench.engine, request)
-        if end.usage.reused != depth:
-            raise SettingsError(f"{end.usage.reused} positions were reused instead of {depth}")
-        rates.append(tokens / (time.perf_counter() - began))
-    return max(rates)
-
-
-def whole(paged: Bench, options: argparse.Namespace) -> Row:
-    """A prompt of the whole context, read."""
-    tokens = options.context - 1
-    began = time.perf_counter()
-    finished(paged.engine, Request("whole", paged.text(tokens, 3), 1, keep=False))
-    seconds = time.perf_counter() - began
-    rate = round(tokens / seconds, 1)
-    return {"row": "whole", "tokens": tokens, "s": round(seconds, 2), "tok_s": rate}
-
-
-def finished(engine: Engine, request: Request) -> Finished:
-    *_, end = engine.submit(request)
-    assert isinstance(end, Finished)
-    if end.error is not None:
-        raise SettingsError(end.error)
-    return end
+    def _compressed(self, _: None) -> Row:
+        self._file.free()  # they are read with the model that scores
+        return compressed(self.options)
 
 
 if __name__ == "__main__":

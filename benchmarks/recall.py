@@ -241,12 +241,21 @@ class Text:
 
 
 def texts(
-    tokenizer: Tokenizer, vocabulary: int, depths: Sequence[float], each: int, seed: int
+    tokenizer: Tokenizer,
+    vocabulary: int,
+    depths: Sequence[float],
+    each: int,
+    seed: int,
+    most: int | None = None,
 ) -> Iterator[Text]:
-    """``each`` texts of every kind and depth."""
+    """``each`` texts of every kind and depth. ``most``: tokens of click's source that are
+    enough."""
     chance = random.Random(seed)
     modules = sorted(str(file.locate()) for file in files("click") or () if file.suffix == ".py")
-    source = [token for name in modules for token in tokenizer.encode(Path(name).read_text())]
+    source: list[int] = []
+    for name in modules:
+        if most is None or len(source) < most:
+            source += tokenizer.encode(Path(name).read_text())
     for kind in KINDS:
         for depth in depths:
             for _ in range(each):

@@ -1,7 +1,9 @@
-"""The benchmark of paging, with small numbers: every row is taken, or says why not."""
+"""The benchmark of paging, with small numbers: every row is taken, with its goal beside it, or says
+why not."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -9,37 +11,62 @@ import sys
 import pytest
 
 
+@pytest.fixture(scope="module")
+def paging(repo):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(repo / "benchmarks"))
+        recall = importlib.import_module("recall")
+        patch.setattr(recall, "CHUNKS", 12)
+        patch.setattr(recall, "KINDS", {"ids": recall.KINDS["ids"]})
+        patch.setattr(importlib.import_module("policies"), "ANSWER", 2)
+        spec = importlib.util.spec_from_file_location("paging", repo / "benchmarks/paging.py")
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "paging", module)
+        spec.loader.exec_module(module)
+        yield module
+        for name in ("recall", "policies", "resume", "paging_engine", "paging_quality"):
+            sys.modules.pop(name, None)
+
+
 @pytest.fixture
-def paging(repo, monkeypatch):
-    monkeypatch.syspath_prepend(str(repo / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("paging", repo / "benchmarks/paging.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "paging", module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_row_is_taken(paging, cases, tmp_path):
-    """The forward of prompts is left out, what moves is not: exchanges and evictions are those of
-    the rules."""
+def run(paging, cases, tmp_path):
+    """``run(*options)``: the rows of the file."""
     result = tmp_path / "result.json"
-    paging.main(
-        [
-            *("--model", str(cases / "qwen35.gguf"), "--device", "cpu", "--json", str(result)),
-            *("--context", "1500", "--budget", "832", "--burst", "3", "--short", "600"),
-            *("--tokens", "70", "--chunk", "100", "--depths", "0,512", "--sequences", "1,2"),
-            *("--codecs", "q8_0", "--host", "0.1", "--read"),
-        ]
-    )
-    rows = json.loads(result.read_text())["rows"]
+    small = [
+        *("--model", str(cases / "qwen35.gguf"), "--device", "cpu", "--json", str(result)),
+        *("--context", "1500", "--budget", "832", "--burst", "3", "--short", "600"),
+        *("--tokens", "70", "--chunk", "100", "--depths", "0,512", "--sequences", "1,2"),
+        *("--codecs", "q8_0", "--host", "0.1", "--compressed", "1200", "--keep-ratio", "0.2"),
+        *("--each", "1", "--places", ".4"),
+    ]
+
+    def start(*options, fails=False):
+        if fails:
+            with pytest.raises(SystemExit):
+                paging.main([*small, *options])
+        else:
+            paging.main([*small, *options])
+        return json.loads(result.read_text())["rows"]
+
+    return start
+
+
+def by_name(rows):
     taken = {}
     for row in rows:
         taken.setdefault(row["row"], []).append(row)
+    return taken
+
+
+def test_every_row_is_taken(paging, run, capsys):
+    """The forward of prompts is left out, what moves is not: exchanges and evictions are those of
+    the rules."""
+    taken = by_name(run("--rows", ",".join(paging.ROWS)))
+    assert not [row for rows in taken.values() for row in rows if "skipped" in row]
     one, two = taken["step"]
     assert one["attended"] == (832 // 64 - 3 - 1) * 64
     assert one["steps"] == one["waits"] >= 69
     assert one["kvflash_evictions"] in (1, 2)
-    assert one["ratio"] > 0
     assert two["kvflash_evictions"] == 2 * one["kvflash_evictions"]
     assert two["steps"] == one["steps"], "both decode in the same steps"
     drawn, attention = taken["choosing"]
@@ -50,9 +77,47 @@ def test_every_row_is_taken(paging, cases, tmp_path):
         assert choosing["captures"] == choosing["allocations"] == 0
         assert 0 < choosing["host_share_of_decode"] < 1
     assert taken["leaving"][0]["host_us_an_eviction"] > 0
-    assert "skipped" in taken["memory"][0], "there is no such counter on a CPU"
-    both = [(row["which"], row["depth"]) for row in taken["reading"]]
-    assert both == [(which, depth) for which in ("with the budget", "all on the device")
-                    for depth in (0, 512)]  # fmt: skip
+    assert list(taken["memory"][0]["bytes"]) == ["600", "1500"]
+    assert taken["memory"][0]["digest_bytes"] > 0
+    pieces = [(row["which"], row["depth"]) for row in taken["piece"]]
+    assert pieces == [(which, depth) for which in ("full", "paged") for depth in (0, 512)]
     assert taken["whole"][0]["tokens"] == 1499
-    assert taken["full"][0]["ms"] > 0
+    for full, step in zip(taken["full"], (two, one), strict=True):
+        assert full["sequences"] == step["sequences"]
+        assert full["times_faster"] == round(full["ms"] / step["paged_ms"], 3)
+    (recall,) = taken["recall"]
+    assert recall["recalls"] > 0
+    assert recall["total"] == {"ids": 2}
+    assert recall["of_resident"] == recall["right"]["ids"] / 2
+    (compressed,) = taken["compressed"]
+    assert 2 * compressed["compressed_tokens"] < compressed["tokens"] <= 1200
+    for name, goals in paging.GOALS.items():
+        for row in taken[name]:
+            assert [each["figure"] for each in row["goals"]] == [each[0] for each in goals]
+    assert capsys.readouterr().out.count("goal ") == sum(
+        len(paging.GOALS[name]) * len(taken[name]) for name in paging.GOALS
+    )
+
+
+def test_rows_are_written_as_they_end_and_one_that_fails_stops_no_other(paging, run, monkeypatch):
+    def broken(study, bench):
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(paging.Study, "_leaving", broken)
+    rows = ("--rows", "leaving,full", "--sequences", "1", "--tokens", "10")
+    leaving, far, full = run(*rows, fails=True)
+    assert leaving["failed"] == "of the test"
+    assert "ZeroDivisionError" in leaving["trace"]
+    assert full["times_faster"] == round(full["ms"] / far["ms"], 3)
+
+
+def test_after_the_limit_no_row_begins(run):
+    rows = run("--limit", "0")
+    assert len(rows) > 8
+    assert all(row["skipped"] == "--limit 0 is over" for row in rows)
+
+
+def test_a_row_that_does_not_exist_is_refused(paging, capsys):
+    with pytest.raises(SystemExit):
+        paging.main(["--model", "x", "--rows", "steps"])
+    assert "steps: rows are step, leaving" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -129,28 +130,42 @@ def test_a_disk_without_room_is_said_and_the_session_has_the_snapshot(opened, tm
 
 @pytest.mark.parametrize("disk", [True, False])
 def test_a_snapshot_of_a_request_longer_than_its_budget_is_gone_on_from(load, tmp_path, disk):
-    """It is in memory only, says so, and what goes on from it is not exact."""
+    """Of the same session, and after a restart if there is a disk; it is not exact."""
     paging = {"kvflash": 512, "kvflash_burst": 1, "kvflash_host": 0.1, "context": 1024}
     model = load(slots=2, cache_memory=0.1, **paging)
     limits = replace(LIMITS, slots=2, context=1024)
-    cache = DiskCache.open(tmp_path / "prefix", salt_record(model, SLICE), 1 << 30)
-    engine = Engine(model, limits, disk=cache if disk else None)
-    try:
-        talk = Talk(engine, tmp_path, slots=2, context=1024)
-        long = [number * 13 % 400 for number in range(700)]
+    long = [number * 13 % 400 for number in range(700)]
+
+    @contextmanager
+    def talking():
+        cache = DiskCache.open(tmp_path / "prefix", salt_record(model, SLICE), 1 << 30)
+        engine = Engine(model, limits, disk=cache if disk else None)
+        try:
+            yield Talk(engine, tmp_path, slots=2, context=1024)
+        finally:
+            engine.close()
+        engine.check_integrity()
+
+    with talking() as talk:
         talk.file("long.bin", long)
         talk.say(f"REQ 1 SLOT 0 START {tmp_path}/long.bin 9 3", "REQ 1 SNAPSHOT 5")
         talk.until(1, DONE)
-        talk.file("longer.bin", [*long, *talk.tokens[1][:3], 7])
+        known = [*long, *talk.tokens[1][:3], 7]
+        talk.file("longer.bin", known)
         talk.say(f"REQ 2 SLOT 1 RESTORE 5 {tmp_path}/longer.bin 2")
         talk.end()
-    finally:
-        engine.close()
-    engine.check_integrity()
-    why = " not_on_disk: memory has no exact state of it" if disk else ""
-    assert f"snapshot=5 length=702 kept=memory{why}" in "".join(talk.texts[1])
+    place = "disk" if disk else "memory"
+    assert f"snapshot=5 length=702 kept={place}" in "".join(talk.texts[1])
+    assert "not_on_disk" not in "".join(talk.texts[1])
     assert "reused=702 from=host" in talk.texts[2][-1]
     assert talk.texts[2][-1].endswith("exact=no")
+    if disk:
+        with talking() as again:
+            again.say(f"REQ 1 SLOT 1 RESTORE 5 {tmp_path}/longer.bin 2")
+            again.end()
+        assert "reused=702 from=disk" in again.texts[1][-1]
+        assert again.texts[1][-1].endswith("exact=no")
+        assert again.tokens[1] == talk.tokens[2]
 
 
 def test_an_engine_that_ends_answers_what_waits(opened, busy_disk, tmp_path):

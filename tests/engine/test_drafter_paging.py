@@ -13,10 +13,14 @@ import pytest
 import torch
 
 from kinfolk import hookimpl
+from kinfolk.compress import back_off
+from kinfolk.engine import loading
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
-from kinfolk.engine.prompt_scorer import PromptScorer
+from kinfolk.engine.memory import WEIGHTS
+from kinfolk.engine.prompt_scorer import PromptScorer, planned_beside
 from kinfolk.engine.readers import Readers, start_reading
+from kinfolk.engine.runtime import Runtime
 from kinfolk.engine.text import open_text
 from kinfolk.hooks import HookProvider
 from kinfolk.sched.limits import SchedulerLimits
@@ -69,7 +73,7 @@ def start(registry, cases, settings, paged):
 
     def run(name="qwen35", model=None, **limits):
         loaded, tokenizer = model or paged[0], paged[1]
-        reader = PromptScorer.open_for_chunks(cases / f"{name}.gguf", settings(), registry)
+        reader = PromptScorer.open(cases / f"{name}.gguf", settings(), registry, chunks=True)
         readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
         values = {"slots": 3, "context": CONTEXT, "step_tokens": 1024, "slice": 512, **limits}
         found = SchedulerLimits(vocabulary=loaded.info.vocabulary, **values)
@@ -93,11 +97,11 @@ def tokens_of(count, seed=0):
 @torch.inference_mode()
 @pytest.mark.parametrize("family", ["qwen35", "gemma4"])
 def test_scores_are_those_of_the_whole_text_read_at_once(registry, cases, settings, paged, family):
-    """Read along in portions, and read as one text by a model that scores prompts: the mean of the
-    scores of the tokens of each chunk is the same."""
+    """Read along in portions, and read as one text by a model that scores prompts, beside it and
+    with the same weights: the mean of the scores of the tokens of each chunk is the same."""
     path, (_, tokenizer) = cases / f"{family}.gguf", paged
-    along = PromptScorer.open_for_chunks(path, settings(), registry)
     at_once = PromptScorer.open(path, settings(kvflash_policy="qk"), registry)
+    along = PromptScorer.open(path, settings(), registry, chunks=True, beside=at_once)
     readers = Readers(chunks=along, start=start_reading(tokenizer, along))
     reading, texts = readers.books().chunks, at_once.books()
     source = random.Random(0)
@@ -143,7 +147,7 @@ def whole_chunks(tokenizer, reader, sequence, ids, scores):
     return found
 
 
-@pytest.mark.parametrize("family", ["qwen35", "laguna"])
+@pytest.mark.parametrize("family", ["qwen35", pytest.param("laguna", marks=pytest.mark.long)])
 def test_in_company_each_emits_what_it_emits_alone(start, collect, family):
     requests = [Request(str(n), tokens_of(850 + 60 * n, n), 40) for n in range(3)]
     engine, _ = start(family)
@@ -197,6 +201,7 @@ def test_an_error_of_the_model_costs_rounds_and_no_request(start, collect, monke
         raise RuntimeError("no device")
 
     monkeypatch.setattr(reader.reading, "begin", broken)
+    monkeypatch.setattr(back_off, "FIRST_WAIT", 1000.0)  # longer than the request
     outcome = collect(engine.submit(Request("a", tokens_of(900), 40)))
     assert len(outcome.tokens) == 40
     assert outcome.end.error is None
@@ -206,6 +211,14 @@ def test_an_error_of_the_model_costs_rounds_and_no_request(start, collect, monke
     told = [each for each in caplog.records if "by recency this time" in each.message]
     assert len(told) == 1
     assert "no device" in told[0].message
+    # The next try would wait; a model that is loaded again is tried at once.
+    monkeypatch.undo()
+    engine.park("target")
+    engine.unpark("target")
+    failed, read = stats["kvflash_reading_failures"], stats["kvflash_read_tokens"]
+    assert collect(engine.submit(Request("b", tokens_of(900), 40))).end.error is None
+    assert engine.stats()["kvflash_reading_failures"] == failed
+    assert engine.stats()["kvflash_read_tokens"] > read
 
 
 def test_what_fits_its_budget_is_not_read(start, collect):
@@ -271,7 +284,7 @@ def test_a_request_that_was_preempted_while_it_was_read_goes_on(
 
     def opened():
         own = settings(slots=1)
-        reader = PromptScorer.open_for_chunks(cases / "qwen35.gguf", own, registry)
+        reader = PromptScorer.open(cases / "qwen35.gguf", own, registry, chunks=True)
         readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
         limits = SchedulerLimits(
             slots=1, context=CONTEXT, step_tokens=1024, slice=512, preempt=True
@@ -299,17 +312,6 @@ def test_a_request_that_was_preempted_while_it_was_read_goes_on(
         engine.check_integrity()
 
 
-def test_parking_frees_the_model_that_reads_along(start, collect):
-    engine, reader = start()
-    request = Request("a", tokens_of(900), 40)
-    before = collect(engine.submit(request)).tokens
-    engine.park("target")
-    assert reader.loaded.model is None
-    engine.unpark("target")
-    assert collect(engine.submit(request)).tokens == before
-    assert engine.stats()["kvflash_reading_failures"] == 0
-
-
 @pytest.mark.parametrize("name", ["laguna", "qwen35moe"])
 def test_a_second_model_neither_reads_nor_writes_the_profile_of_experts(
     registry, cases, settings, tmp_path, name
@@ -322,7 +324,7 @@ def test_a_second_model_neither_reads_nor_writes_the_profile_of_experts(
     planned = target.source.ready.experts
     planned.profile.add([[0] * count for count in planned.sizes.layers], 1000)
     planned.profile.save()
-    reader = PromptScorer.open_for_chunks(cases / f"{name}.gguf", values, registry)
+    reader = PromptScorer.open(cases / f"{name}.gguf", values, registry, chunks=True)
     assert reader.loaded.experts is None
     readers = Readers(chunks=reader, start=start_reading(tokenizer, reader))
     limits = SchedulerLimits(slots=1, context=CONTEXT, step_tokens=512, slice=256)
@@ -337,3 +339,45 @@ def test_a_second_model_neither_reads_nor_writes_the_profile_of_experts(
     assert found["fingerprint"] == planned.profile.fingerprint
     assert found["tokens"] == 1000 + rows
     assert sum(map(sum, found["counts"])) == counted
+
+
+def test_one_file_that_scores_prompts_and_chunks_is_loaded_once(
+    registry, cases, collect, monkeypatch
+):
+    """Its weights serve both; each has state of its own. So too after parking, which frees them,
+    and where they are planned only."""
+    read, load = [], loading.load_weights
+
+    def counted(*arguments, **options):
+        read.append(arguments)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(loading, "load_weights", counted)
+    one, other = cases / "qwen35.gguf", cases / "gemma4.gguf"
+    values = {"device": "cpu", "dtype": "f32", "slots": 2, "context": CONTEXT, "draft": "off"}
+    values |= {"prefill_compression_drafter": one, "prefill_compression": "auto"}
+    values |= {"kvflash": BUDGET, "kvflash_policy": "drafter", "kvflash_burst": BURST}
+    prompt, settings = tokens_of(900), load_settings(**values, kvflash_drafter=one)
+    for file, count in ((one, 2), (other, 3)):  # with the model that answers
+        read.clear()
+        wanted = settings.model_copy(update={"kvflash_drafter": file})
+        with Runtime.open(one, wanted, registry) as runtime:
+            assert len(read) == count
+            prompts, chunks = runtime.readers.prompts, runtime.readers.chunks
+            assert prompts.state is not chunks.state
+            request = Request("a", prompt, 30)
+            before = collect(runtime.engine.submit(request)).tokens
+            runtime.engine.park("target")
+            assert prompts.loaded.model is chunks.loaded.model is None
+            read.clear()
+            runtime.engine.unpark("target")
+            assert len(read) == count
+            assert collect(runtime.engine.submit(request)).tokens == before
+            stats = runtime.engine.stats()
+            assert stats["kvflash_read_tokens"] > 2 * (len(prompt) - CHUNK_POSITIONS)
+            assert stats["kvflash_reading_failures"] == 0
+    weights = prompts.loaded.source.ready.memory.parts[WEIGHTS]
+    both, _ = planned_beside(settings, registry)
+    alone = {"prefill_compression": "off", "prefill_compression_drafter": None}
+    only, _ = planned_beside(settings.model_copy(update=alone), registry)
+    assert only["chunks"] - both["chunks"] == weights

@@ -106,7 +106,7 @@ def test_every_family_passes_the_kit_from_installed_wheels(others, family):
     statuses = [check["status"] for check in report["checks"]]
     assert statuses.count("passed") > 50
     left_out = [each for each in report["checks"] if each["status"] == "not applicable"]
-    assert len({each["check"].partition("[")[0] for each in left_out}) < 8
+    assert len({each["check"].partition("[")[0] for each in left_out}) < 12
 
 
 def test_the_drafter_passes_the_kit_from_installed_wheels(others):

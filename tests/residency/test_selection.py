@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kinfolk.errors import SettingsError
 from kinfolk.residency import selection
-from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
+from kinfolk.residency.kept import KEPT_CHUNK_BYTES, NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules, least_chunks
 from kinfolk.residency.selection import FAVOUR, within
@@ -193,6 +193,21 @@ def test_a_stored_residency_opens_into_any_number_of_places(resident, scores, en
         return chunk in resident, not judged, scores[chunk] if judged else 0, chunk
 
     assert all(worth(one) > worth(other) for one in chosen for other in missed)
+
+
+@given(
+    st.sets(st.sampled_from(CHUNKS)),
+    st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30),
+    st.integers(0, 35),
+)
+def test_a_stored_residency_survives_its_bytes(resident, scores, chunks):
+    """Of the chunks before a point: others may have been there, and scored, behind it."""
+    kept = KeptResidency(frozenset(resident), None if scores is None else tuple(scores))
+    packed = kept.packed(chunks)
+    assert len(packed) == chunks * KEPT_CHUNK_BYTES
+    judged = tuple(scores[:chunks]) if scores and chunks else None
+    before = frozenset(chunk for chunk in resident if chunk < chunks)
+    assert KeptResidency.unpacked(packed) == KeptResidency(before, judged)
 
 
 def test_where_nothing_is_remembered_the_last_chunks_are_there():

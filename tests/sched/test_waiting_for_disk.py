@@ -14,7 +14,8 @@ class SlowDisk:
     def __init__(self):
         self.jobs = {}
 
-    def fetch(self, prompt, match):
+    def fetch(self, start):
+        prompt, _ = start
         if prompt.prefix(1) != (7,):
             return None
         return self.jobs.setdefault(prompt.packed, len(self.jobs) + 1)

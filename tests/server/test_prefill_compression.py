@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -343,12 +344,18 @@ class Slow(Broken):
         self.given_up.set()
 
 
-def test_a_client_that_leaves_while_its_prompt_is_scored_gives_it_up(runtime, run_server):
+QUICK = {"ping_after": 0.05, "headers_after": 0.05}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_leaves_while_its_prompt_is_scored_gives_it_up(runtime, run_server, streams):
+    """Of a stream the headers are there already."""
     scoring = Slow()
     slow = with_scoring(runtime, scoring)
-    service = Service(slow, ServerOptions("tiny"), 1, slow.compressor)
+    service = Service(slow, ServerOptions("tiny", **QUICK), 1, slow.compressor)
     running = run_server(service)
     body = {"messages": document(), "prefill_compression": "always", "max_tokens": 2}
+    body |= {"stream": True} if streams else {}
     request = httpx.Request("POST", running.url + "/v1/chat/completions", json=body)
     length = len(request.content)
     with socket.create_connection((request.url.host, request.url.port)) as client:
@@ -356,8 +363,61 @@ def test_a_client_that_leaves_while_its_prompt_is_scored_gives_it_up(runtime, ru
         client.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode())
         client.sendall(request.content)
         assert scoring.begun.wait(30)
+        if streams:
+            client.settimeout(30)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
     assert scoring.given_up.wait(30)
     eventually(lambda: service.in_flight == 0)
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_a_stream_is_kept_alive_while_its_prompt_is_scored(runtime, run_server, read_stream, route):
+    scoring = Slow()
+    slow = with_scoring(runtime, scoring)
+    service = Service(slow, ServerOptions("tiny", **QUICK), 1, slow.compressor)
+    running = run_server(service)
+    body = {"prefill_compression": "always", "max_tokens": 2, "stream": True, "ignore_eos": True}
+    body |= {"stream_options": {"include_usage": True}}
+    text = {"messages": document()} if route.startswith("chat") else {"prompt": story(220)}
+    comments = []
+
+    def seen(line):
+        comments.append(line.startswith(":"))
+        if sum(comments) == 3:
+            scoring.listeners[0]()
+
+    with httpx.stream("POST", f"{running.url}/v1/{route}", json=body | text) as response:
+        assert response.status_code == 200
+        lines = []
+        for line in response.iter_lines():
+            lines.append(line)
+            seen(line)
+    assert sum(comments) >= 3
+    assert lines.index(": ping") < next(n for n, line in enumerate(lines) if "data" in line)
+    last = json.loads([line for line in lines if line.startswith("data: {")][-1][6:])
+    assert last["usage"]["completion_tokens"] == 2
+    assert last["usage"]["prefill_compression"]["skipped"] == "failed"
+    assert lines[-2:] == ["data: [DONE]", ""]
+    eventually(lambda: service.in_flight == 0)
+
+
+def test_what_fails_after_the_headers_is_told_as_an_event(runtime, run_server):
+    """The server begins to drain while a prompt is scored."""
+    scoring = Slow()
+    slow = with_scoring(runtime, scoring)
+    service = Service(slow, ServerOptions("tiny", **QUICK), 1, slow.compressor)
+    running = run_server(service)
+    body = {"messages": document(), "prefill_compression": "always", "stream": True}
+    url = f"{running.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body) as response:
+        lines = response.iter_lines()
+        assert next(lines) == ": ping"
+        service.draining = True
+        scoring.listeners[0]()
+        events = [line[6:] for line in lines if line.startswith("data: ")]
+    assert [json.loads(line)["error"]["code"] for line in events[:-1]] == ["draining"]
+    assert events[-1] == "[DONE]"
+    assert service.in_flight == 0
 
 
 def test_prompts_that_are_being_scored_are_in_flight(runtime):

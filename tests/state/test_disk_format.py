@@ -86,6 +86,7 @@ def points(draw):
         draw(st.lists(tensors, max_size=5)),
         draw(st.integers(0, 5 * CHECKED_BYTES)),
         draw(st.lists(st.integers(0, 2 * CHECKED_BYTES), max_size=3)),
+        draw(st.just("") | st.text(max_size=20)),
     )
 
 

@@ -95,7 +95,7 @@ class DiskMachine(KVCacheMachine):
             for entry in list(self.cache):
                 self.cache.drop(entry, DropReason.ROOM)
         prompt = HashedTokens((*text, -1), root=self.root)
-        self.books.fetch(prompt, self.cache.find(prompt))
+        self.books.fetch((prompt, self.cache.find(prompt)))
         self.toy.apply()
         self.copies_are_done()
         self.the_disk_is_done()
@@ -125,7 +125,7 @@ class DiskMachine(KVCacheMachine):
     def fetch(self, data, more):
         text = data.draw(st.sampled_from(sorted(self.texts)))
         prompt = HashedTokens((*text, *range(-more, 0)), root=self.root)
-        self.books.fetch(prompt, self.cache.find(prompt))
+        self.books.fetch((prompt, self.cache.find(prompt)))
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())

@@ -18,6 +18,7 @@ from kinfolk.gguf.values import Value
 from kinfolk.nn.decoder import Decoder
 from kinfolk.nn.dense.state import DenseHooks
 from kinfolk.plans import Paged, StatePlan, WeightPlan, WeightSpec
+from kinfolk.score_api import KEEP, Scores
 from kinfolk.testing.conformance import FamilyConformance
 from kinfolk.testing.facts import facts_of
 from kinfolk.testing.kit import Kit
@@ -658,6 +659,87 @@ def test_a_conversion_that_gives_other_logits_is_found(kit_of, monkeypatch):
     FamilyConformance().test_converted_checkpoints_give_their_logits(kit)
     kit.tiny = replace(kit.tiny, checkpoint="wrong")
     fails(kit, "test_converted_checkpoints_give_their_logits", DIFFERENT)
+
+
+# -- scores of chunks -----------------------------------------------------------------------------
+
+
+class ScoringHooks(DenseHooks):
+    """The sound hooks of a family, and chunks that are worth what a function of the query says."""
+
+    def __init__(self, told):
+        self.told = told
+
+    @hookimpl
+    def score_chunks(self, query):
+        return self.told(query)
+
+
+@pytest.fixture
+def scoring_kit(kit_of):
+    """``scoring_kit(told)``: the kit on a family that scores by a function of the query."""
+    return lambda told: kit_of(hooks=lambda hooks, config: ScoringHooks(told))
+
+
+def in_order(query):
+    return Scores(torch.arange(query.chunks, dtype=torch.float32))
+
+
+SCORES = (
+    "test_scores_are_one_finite_number_a_chunk",
+    "test_equal_queries_have_equal_scores",
+    "test_queries_are_left_alone",
+    "test_long_requests_lose_no_round",
+)
+
+
+def test_a_family_that_scores_well_passes(scoring_kit):
+    kit = scoring_kit(lambda query: KEEP if query.reason == "prefix" else in_order(query))
+    assert "scores" not in facts_of(kit).missing
+    for name in SCORES:
+        getattr(FamilyConformance(), name)(kinfolk_kit=kit)
+
+
+def test_checks_of_scores_do_not_apply_to_a_family_that_scores_nothing(kit_of):
+    assert facts_of(kit_of()).missing["scores"] == "the family does not answer score_chunks"
+
+
+def too_many(query):
+    return Scores(torch.zeros(query.chunks + 1))
+
+
+def endless(query):
+    return Scores(torch.full((query.chunks,), float("inf")))
+
+
+def of_nowhere(query):
+    return Scores(torch.rand(query.chunks))
+
+
+def marks_all(query):
+    query.resident[:] = True
+    return in_order(query)
+
+
+def fails_in_answers(query):
+    """Right for as many chunks as the checks without an engine ask for."""
+    if query.reason == "interval" and query.chunks == 11:
+        raise RuntimeError("no idea")
+    return in_order(query)
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "message"),
+    [
+        (too_many, SCORES[0], "3 scores for 2 chunks"),
+        (endless, SCORES[0], "chunk 0 of 2 is inf"),
+        (of_nowhere, SCORES[1], "other scores for the same query"),
+        (marks_all, SCORES[2], "changed resident"),
+        (fails_in_answers, SCORES[3], "rounds failed: .*no idea"),
+    ],
+)
+def test_a_family_that_scores_wrongly_is_found(scoring_kit, told, name, message):
+    fails(scoring_kit(told), name, message)
 
 
 # -- text -----------------------------------------------------------------------------------------

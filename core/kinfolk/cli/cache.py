@@ -122,6 +122,7 @@ def show(ctx: click.Context, /, point: str, as_json: bool, **rest: Any) -> None:
         "full_chunks": len(header.chain),
         "first_chunk_of_each_pool": list(header.first),
         "tensors": len(header.tensors),
+        "paged_by": header.paging or None,
         "first_tokens": tokens.tolist(),
     }
     if as_json:

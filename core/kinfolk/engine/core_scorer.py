@@ -10,10 +10,12 @@ import torch
 
 from kinfolk.engine.buckets import MIXED_ROWS
 from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import PoolRule, ScoredLayers, Section, StatePlan
 from kinfolk.settings import Settings
+from kinfolk.state.cache_salt import model_hash
 from kinfolk.state.geometry import chunks_for
 from kinfolk.state.score_layers import digest_chunk_bytes, scored_layers, scoring_layers
 from kinfolk.torch_dtypes import TORCH_DTYPES
@@ -69,8 +71,10 @@ class CoreScorer:
 @dataclass(frozen=True, slots=True)
 class ReadingScorer:
     """Scores by the attention of another model, which reads the sequence along (``drafter``). That
-    one knows the last tokens of a prompt before this one has read them."""
+    one knows the last tokens of a prompt before this one has read them. ``file_hash``: that of its
+    file (:func:`kinfolk.state.cache_salt.model_hash`)."""
 
+    file_hash: str = ""
     name: str = "drafter"
     previews: bool = False
 
@@ -106,8 +110,10 @@ def choose_scorer(
     policy = settings.kvflash_policy
     if policy != "qk" and settings.kvflash_layers is not None:
         raise SettingsError(f"--kvflash-layers is for --kvflash-policy qk, not {policy}")
-    if policy in ("lru", "drafter"):
-        return ReadingScorer() if policy == "drafter" else None
+    if policy == "lru":
+        return None
+    if policy == "drafter":
+        return ReadingScorer(_file_hash(settings))
     try:
         keys = _keys(trunk, rule)
         _require_ops(ops, keys, device, dtype)
@@ -128,6 +134,14 @@ def choose_scorer(
         suspended=settings.slots if settings.preempt else 0,
         name=policy,
     )
+
+
+def _file_hash(settings: Settings) -> str:
+    path = settings.kvflash_drafter
+    if path is None:
+        return ""
+    with GGUFFile.open(path.expanduser()) as file:
+        return model_hash(file)
 
 
 def _keys(trunk: StatePlan, rule: PoolRule) -> Section:

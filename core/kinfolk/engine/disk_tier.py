@@ -23,6 +23,7 @@ from kinfolk.plans import Recurrent, StatePlan
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.settings import Settings
 from kinfolk.state.cache_salt import SaltRecord, model_hash
+from kinfolk.state.chain_hash import paged_root
 from kinfolk.state.disk import PREFIX_FOLDER, DiskCache
 from kinfolk.state.disk_books import DiskBooks
 from kinfolk.state.disk_format import PointTensor
@@ -43,9 +44,7 @@ IDLE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.002
 """How often an idle engine looks whether copies that the disk waits for are done."""
 
-_NOT_THERE: Final = (
-    "memory has no exact state of it: there was no room, or its request was longer than --kvflash"
-)
+_NOT_THERE: Final = "memory has no state of it: there was no room"
 
 _QUIET_SECONDS: Final = 1.0
 """How long closing may take before something is said about it."""
@@ -65,8 +64,9 @@ class DiskTier:
         prefixes: PrefixCache,
         runner: ModelRunner,
         wake: threading.Condition,
+        paging: str = "",
     ) -> None:
-        self.books = DiskBooks(kv_cache.checkpoints, prefixes, cache)
+        self.books = DiskBooks(kv_cache.checkpoints, prefixes, cache, paging)
         self.thread = DiskThread(cache)
         self.cache = cache
         self._kv_cache = kv_cache
@@ -112,11 +112,15 @@ class DiskTier:
     def name(self, tokens: HashedTokens, name: str, heard: Callable[[str], None]) -> None:
         """Write the prefix after exactly these tokens under a name, or name it on the disk.
         ``heard`` is called once: with "" when it is there, else with why not."""
-        entry = self._prefixes.at(tokens, len(tokens))
-        if entry is not None:
-            self.books.name(entry, name, heard)
-            return
-        key = point_hash(tokens.chain, tokens.packed, len(tokens))
+        known = [tokens]
+        if self.books.paging:
+            known.append(tokens.with_root(paged_root(self.root, self.books.paging)))
+        for one in known:
+            entry = self._prefixes.at(one, len(one))
+            if entry is not None:
+                self.books.name(entry, name, heard)
+                return
+        keys = [point_hash(one.chain, one.packed, len(one)) for one in known]
 
         def given(future: Future[bool]) -> None:
             try:
@@ -126,7 +130,10 @@ class DiskTier:
             except Exception as error:
                 heard(str(error))
 
-        self.thread.call(lambda: self.cache.give_name(name, key)).add_done_callback(given)
+        def give() -> bool:
+            return any(self.cache.give_name(name, key) for key in keys)
+
+        self.thread.call(give).add_done_callback(given)
 
     def rest(self, scheduler: Scheduler, seconds: float) -> float | None:
         """Nothing can run, and has not for some seconds. Returns after how many to ask again,
@@ -205,6 +212,7 @@ class DiskTier:
         if isinstance(operation, SpillSaved):
             spill = self.books.spills[operation.job]
             tokens, length = spill.entry.tokens, spill.entry.length
+            paging, seen = self.books.paged(spill.entry)
             entry = PointWrite(
                 packed=tokens.packed,
                 chain=tokens.chain,
@@ -214,12 +222,14 @@ class DiskTier:
                 recurrent=recurrent,
                 tensors=self._tensors,
                 name="" if spill.name is None else spill.name.text,
+                paging=paging,
+                residency=seen,
             )
             self._hear(operation.job, self.thread.write(entry), _NOT_WRITTEN)
         else:
             fetch = self.books.fetches[operation.job]
             packed = fetch.tokens.packed
-            read = PointRead(fetch.point, packed, blocks, recurrent, self._tensors)
+            read = PointRead(fetch.point, packed, blocks, recurrent, self._tensors, fetch.residency)
             self._unread.append((self._state.copies.so_far(), operation.job, read))
             self._submit_reads()
 

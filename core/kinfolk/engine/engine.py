@@ -90,7 +90,9 @@ class Engine:
         )
         self._disk: DiskTier | None = None
         if disk is not None:
-            self._disk = DiskTier(disk, self._kv_cache, prefixes, self._runner, self._inbox.wake)
+            paging = "" if loaded.residency is None else loaded.residency.salt
+            tier = (disk, self._kv_cache, prefixes, self._runner, self._inbox.wake, paging)
+            self._disk = DiskTier(*tier)
         books = None if self._disk is None else self._disk.books
         self._root = 0 if disk is None else disk.root
         self._readings, post = readers.books(), self._inbox.post
@@ -220,6 +222,7 @@ class Engine:
 
         def act() -> None:
             self._parking.unpark(part, progress)
+            self._readings.loaded_again()
             if self._warm:
                 self._warm_up(progress or _silently)
 

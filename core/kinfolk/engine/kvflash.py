@@ -97,6 +97,7 @@ def _rules(
         tau=settings.kvflash_tau,
         scorers=(*hooks.asked("score_chunks"), *(() if core is None else (core.name,))),
         previews=core is not None and core.previews,
+        drafter=core.file_hash if isinstance(core, ReadingScorer) else "",
     )
 
 
@@ -168,6 +169,8 @@ def _divided(
     core: CoreScorer | ReadingScorer | None,
 ) -> tuple[MemoryPlan, ResidencyRules]:
     scored = None if core is None else core.scored(rules.chunks, context)
+    if scored is not None:
+        rules = replace(rules, layers=tuple(scored.layers))
     limits = replace(wanted, resident=rules.chunks, scored=scored)
     paged = _host_bytes(settings, plan, wanted.slots, host_free, context)
     return divide(wanted=limits, paged=paged, asked=context), rules

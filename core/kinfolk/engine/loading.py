@@ -125,11 +125,14 @@ def load_model(
     progress: Progress | None = None,
     *,
     beside: int = 0,
+    shared: SharedWeights | None = None,
+    there: int = 0,
 ) -> LoadedModel:
     """Load the model of a file. Everything is checked before weights are read; raises as
     :func:`kinfolk.engine.preparing.prepare_model` does. ``beside``: bytes of the device that
-    another model of this process has taken of what ``--memory`` allows."""
-    ready = prepare_model(path, less_memory(settings, beside), registry)
+    another model of this process has taken of what ``--memory`` allows. ``shared``: weights that
+    serve other models too, of which ``there`` bytes are on the device already."""
+    ready = prepare_model(path, less_memory(settings, beside), registry, there=there)
     graphs = _wants_graphs(settings, ready.device)
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -142,7 +145,7 @@ def load_model(
     if ready.device.type == "cuda" and (ready.residency is not None or ready.experts.partial):
         pinned = ready.experts.host_bytes + (ready.memory.beside if ready.residency else 0)
         refuse_unpinnable(pinned, lock_limit(), try_to_pin)
-    return ModelSource(ready, graphs, settings.batch_invariant).load(progress)
+    return ModelSource(ready, graphs, settings.batch_invariant, shared=shared).load(progress)
 
 
 def less_memory(settings: Settings, taken: int) -> Settings:
@@ -158,6 +161,23 @@ def less_memory(settings: Settings, taken: int) -> Settings:
     return settings.model_copy(update={"memory": left})
 
 
+class SharedWeights:
+    """The weights of a file, read once for several models that store them alike."""
+
+    def __init__(self) -> None:
+        self._weights: Weights | None = None
+
+    def load(self, read: Callable[[], Weights]) -> Weights:
+        """The weights; they are read if nobody has them."""
+        if self._weights is None:
+            self._weights = read()
+        return self._weights
+
+    def free(self) -> None:
+        """No model has them any more."""
+        self._weights = None
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Reads the weights of a planned model, as often as it is asked to."""
@@ -167,13 +187,19 @@ class ModelSource:
     batch_invariant: bool
     reading: PromptReading | None = None
     """The model scores the tokens of texts that it reads."""
+    shared: SharedWeights | None = None
+    """The weights are those of other models too."""
 
     def load(self, progress: Progress | None = None, *, drafter: bool = True) -> LoadedModel:
         """Build the model over its weights, with its drafter or with room for it."""
         ready = self.ready
         experts = ready.experts
         placement = experts.placement if experts.in_records else None
-        weights = _load(ready, ready.weights, ready.file, progress, placement)
+
+        def read() -> Weights:
+            return _load(ready, ready.weights, ready.file, progress, placement)
+
+        weights = read() if self.shared is None else self.shared.load(read)
         config, limits = ready.config, ready.memory.limits
         scored = None if limits.scored is None else ScoredAttention(limits.scored.layers)
         context = self._context(scored)

@@ -38,6 +38,9 @@ CACHE_SHARE = 0.25
 MOST_CACHE_BYTES = 8 * GIB
 """Most bytes of it by default."""
 
+WEIGHTS = "weights"
+"""The part of a plan that is for the model's weights, without bays of experts."""
+
 PAGED = "chunks that left the device"
 """The part of a host's plan that is for chunks of sequences longer than their budget."""
 
@@ -128,7 +131,7 @@ def plan_memory(
     ``asked`` is the context the user asked for, ``flexible`` names the fields of ``wanted`` that
     are defaults and may be lowered. Raises :class:`CapacityError` with the arithmetic.
     """
-    fixed = {"weights": weights, "drafter": drafter, "work space": work}
+    fixed = {WEIGHTS: weights, "drafter": drafter, "work space": work}
     if not drafter:
         del fixed["drafter"]
     if experts is not None:

@@ -98,8 +98,11 @@ class Prepared:
     experts: ExpertPlan
 
 
-def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepared:
-    """Open ``path`` with the family that claims it, and plan the memory of the device.
+def prepare_model(
+    path: Path, settings: Settings, registry: Registry, *, there: int = 0
+) -> Prepared:
+    """Open ``path`` with the family that claims it, and plan the memory of the device. ``there``:
+    bytes of its weights that the device has already, for another model.
 
     Raises :class:`ModelFormatError`, :class:`UnsupportedModelError`, :class:`SettingsError` or
     :class:`CapacityError`.
@@ -109,12 +112,9 @@ def prepare_model(path: Path, settings: Settings, registry: Registry) -> Prepare
     family = registry.family_for(file.metadata.architecture, settings.model_family)
     config = family.read_config(file.metadata)
     weight_plan = family.weight_plan(config, file.inventory)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
-    usable = usable_memory(device, settings.memory)
+    device, dtype, usable = _place(settings, there)
     slice_rows = longest_slice(device.type, weight_plan, usable)
-    if settings.asked("context"):
-        _check_context(settings.context, config.context)
+    _check_context(settings, config.context)
     cache, host_free = _asked_cache(settings), host_memory()
     cached, is_host = cache_bytes(cache, host_free) > 0, device.type == "cpu"
     checkpoints = default_checkpoints(settings, is_host=is_host, cached=cached)
@@ -305,6 +305,13 @@ def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDra
     )
 
 
+def _place(settings: Settings, there: int) -> tuple[torch.device, torch.dtype, int]:
+    """Device, type of numbers, and bytes that can be used, with those that are ``there``."""
+    device = choose_device(settings.device)
+    usable = usable_memory(device, settings.memory) + there
+    return device, choose_dtype(settings.dtype, device), usable
+
+
 def choose_device(name: str) -> torch.device:
     """The torch device of a setting: ``auto`` prefers CUDA, ``cuda`` is the first CUDA device. A
     CUDA device always has an index, as parts of torch require it. Raises :class:`SettingsError` for
@@ -367,8 +374,9 @@ def _warn_of_blocks(asked: str, nbytes: partial[int], usable: int) -> None:
         )
 
 
-def _check_context(asked: int | None, stated: int) -> None:
-    if asked is not None and asked > stated:
+def _check_context(settings: Settings, stated: int) -> None:
+    asked = settings.context
+    if asked is not None and settings.asked("context") and asked > stated:
         log.warning(
             "--context %d: the model supports %d positions, so the context is %d",
             asked,

@@ -17,7 +17,8 @@ from kinfolk.engine.executor import MAX_WARMUP_SIZE_LOG2
 from kinfolk.engine.failures import explain
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.kernel_warmup import KernelWarmup
-from kinfolk.engine.loading import LoadedModel, ModelSource, Progress, less_memory
+from kinfolk.engine.loading import LoadedModel, ModelSource, Progress, SharedWeights
+from kinfolk.engine.memory import WEIGHTS
 from kinfolk.engine.preparing import Prepared, choose_device, prepare_model, usable_memory
 from kinfolk.engine.sizing import DEFAULT_CONTEXT, GIB
 from kinfolk.engine.text import open_text
@@ -40,6 +41,9 @@ SCORED_POSITIONS: Final = 16384
 stay on the device. A longer text is read in parts."""
 
 FLOAT_BYTES: Final = 4
+
+PROMPTS_OPTION: Final = "--prefill-compression-drafter"
+CHUNKS_OPTION: Final = "--kvflash-drafter"
 
 WAITING_TEXTS: Final = 1024
 """Most texts that wait to be scored."""
@@ -77,7 +81,7 @@ class PromptScorer:
         loaded: LoadedModel,
         reading: PromptReading,
         tokenizer: Tokenizer,
-        option: str = "--prefill-compression-drafter",
+        option: str = PROMPTS_OPTION,
     ) -> None:
         if not reading.layers:
             raise SettingsError(
@@ -88,6 +92,7 @@ class PromptScorer:
         self.kv_cache, self.state = loaded.new_state()
         self._warmup = KernelWarmup(loaded.ops, loaded.device)
         self._has_failed = False
+        self._there = 0
 
     @classmethod
     def open(
@@ -96,39 +101,31 @@ class PromptScorer:
         settings: Settings,
         registry: Registry,
         progress: Progress | None = None,
+        *,
+        chunks: bool = False,
+        beside: PromptScorer | None = None,
     ) -> PromptScorer:
-        """Load the model of a file, to score the tokens of prompts. Raises as
+        """Load the model of a file, to score the tokens of prompts, or the ``chunks`` of sequences.
+        If the model ``beside`` is of the same file, both have its weights. Raises as
         :func:`kinfolk.engine.preparing.prepare_model` does."""
-        own = scorer_settings(path, settings)
-        return cls._open(path, own, registry, progress, "--prefill-compression-drafter")
-
-    @classmethod
-    def open_for_chunks(
-        cls,
-        path: Path,
-        settings: Settings,
-        registry: Registry,
-        progress: Progress | None = None,
-    ) -> PromptScorer:
-        """Load the model of a file, to score the chunks of sequences. Raises as
-        :func:`kinfolk.engine.preparing.prepare_model` does."""
-        own = chunk_scorer_settings(path, settings)
-        return cls._open(path, own, registry, progress, "--kvflash-drafter")
-
-    @classmethod
-    def _open(
-        cls,
-        path: Path,
-        own: Settings,
-        registry: Registry,
-        progress: Progress | None,
-        option: str,
-    ) -> PromptScorer:
-        ready = prepare_model(path, own, registry)
+        first = None if beside is None or not beside.is_of(path) else beside.loaded.source
+        own = _own_settings(path, settings, None if first is None else first.ready, chunks=chunks)
+        there = 0 if first is None else first.ready.memory.parts[WEIGHTS]
+        ready = prepare_model(path, own, registry, there=there)
         # Slices of a text whose end is not known attend to all keys.
-        reading = PromptReading(sparse=option == "--prefill-compression-drafter")
-        source = ModelSource(ready, graphs=False, batch_invariant=False, reading=reading)
-        return cls(source.load(progress), reading, open_text(path, own, registry)[0], option)
+        reading = PromptReading(sparse=not chunks)
+        shared = SharedWeights() if first is None or first.shared is None else first.shared
+        source = ModelSource(
+            ready, graphs=False, batch_invariant=False, reading=reading, shared=shared
+        )
+        option = CHUNKS_OPTION if chunks else PROMPTS_OPTION
+        scorer = cls(source.load(progress), reading, open_text(path, own, registry)[0], option)
+        scorer._there = there
+        return scorer
+
+    def is_of(self, path: Path) -> bool:
+        """Whether it was loaded from a file."""
+        return self.loaded.source is not None and self.loaded.file.path.resolve() == path.resolve()
 
     @property
     def facts(self) -> ScorerFacts:
@@ -136,9 +133,9 @@ class PromptScorer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the device that it was planned with."""
+        """Bytes of the device that it was planned with, without weights of a model beside it."""
         source = self.loaded.source
-        return 0 if source is None else _nbytes(source.ready)
+        return 0 if source is None else _nbytes(source.ready) - self._there
 
     @property
     def limits(self) -> ScoringLimits:
@@ -197,8 +194,13 @@ class PromptScorer:
         return PendingReading(planned, pinned, event.synchronize)
 
     def park(self) -> None:
-        """Free weights and state. Nothing may be under way."""
+        """Free weights and state, also for whoever has the same weights. Nothing may be under
+        way."""
         self.state.free()
+        self.kv_cache.forget_operations()  # of what has ended; with the tables it is gone
+        source = self.loaded.source
+        if source is not None and source.shared is not None:
+            source.shared.free()
         self.loaded = replace(self.loaded, model=cast(Model, None))
 
     def unpark(self, progress: Progress | None = None) -> None:
@@ -219,32 +221,35 @@ def planned_beside(settings: Settings, registry: Registry) -> tuple[dict[str, in
     """Bytes of the device that models beside the one that answers will take, by what they score,
     and the settings with which that one is planned. Reads no weights."""
     taken, options, chunks = {}, CompressionOptions.of(settings), chunk_drafter(settings)
+    usable = usable_memory(choose_device(settings.device), settings.memory)
+    first, left = None, settings
     if options is not None:
-        own = scorer_settings(options.drafter, settings)
-        taken["prompts"] = _planned(options.drafter, own, registry)
+        first = _planned(options.drafter, _own_settings(options.drafter, settings), registry)
+        taken["prompts"] = _nbytes(first)
+        left = _with_memory(settings, usable - taken["prompts"])
     if chunks is not None:
-        own = chunk_scorer_settings(chunks, less_memory(settings, sum(taken.values())))
-        taken["chunks"] = _planned(chunks, own, registry)
-    if not taken:
-        return {}, settings
-    device = choose_device(settings.device)
-    left = usable_memory(device, settings.memory) - sum(taken.values())
-    return taken, settings.model_copy(update={"memory": max(left, 1) / GIB})
+        if first is not None and first.file.path.resolve() != chunks.resolve():
+            first = None
+        own = _own_settings(chunks, left, first, chunks=True)
+        there = 0 if first is None else first.memory.parts[WEIGHTS]
+        taken["chunks"] = _nbytes(_planned(chunks, own, registry, there)) - there
+        left = _with_memory(settings, usable - sum(taken.values()))
+    return taken, left
 
 
-def scorer_settings(path: Path, settings: Settings) -> Settings:
-    """The settings of a model that scores prompts: one text at a time, of which nothing is kept."""
-    return _own_settings(path, settings, SCORED_POSITIONS, slots=1)
+def _with_memory(settings: Settings, nbytes: int) -> Settings:
+    return settings.model_copy(update={"memory": max(nbytes, 1) / GIB})
 
 
-def chunk_scorer_settings(path: Path, settings: Settings) -> Settings:
-    """The settings of a model that scores chunks: as many sequences of as many positions as the
-    model that answers."""
-    context = settings.context or DEFAULT_CONTEXT
-    return _own_settings(path, settings, context, slots=settings.slots)
-
-
-def _own_settings(path: Path, settings: Settings, context: int, slots: int) -> Settings:
+def _own_settings(
+    path: Path, settings: Settings, first: Prepared | None = None, *, chunks: bool = False
+) -> Settings:
+    """The settings of a model that scores prompts: one text at a time, of which nothing is kept. Or
+    with ``chunks``: as many sequences of as many positions as the model that answers. ``first``:
+    who has the weights too, and so in the same form."""
+    context, slots = SCORED_POSITIONS, 1
+    if chunks:
+        context, slots = settings.context or DEFAULT_CONTEXT, settings.slots
     with GGUFFile.open(path) as file:
         key = f"{file.metadata.architecture}.context_length"
         if key in file.metadata:
@@ -271,14 +276,15 @@ def _own_settings(path: Path, settings: Settings, context: int, slots: int) -> S
             "preempt": False,
             "draft": ("off",),
             "draft_model": None,
+            **({} if first is None else {"weights": first.form}),
         }
     )
 
 
-def _planned(path: Path, own: Settings, registry: Registry) -> int:
-    ready = prepare_model(path, own, registry)
+def _planned(path: Path, own: Settings, registry: Registry, there: int = 0) -> Prepared:
+    ready = prepare_model(path, own, registry, there=there)
     ready.file.close()
-    return _nbytes(ready)
+    return ready
 
 
 def _nbytes(ready: Prepared) -> int:

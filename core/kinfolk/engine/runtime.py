@@ -120,7 +120,9 @@ def _readers(settings: Settings, registry: Registry, progress: Progress | None) 
         readers = replace(readers, prompts=scorer)
     if chunks is not None:
         left = less_memory(settings, readers.nbytes)
-        scorer = PromptScorer.open_for_chunks(chunks, left, registry, progress)
+        scorer = PromptScorer.open(
+            chunks, left, registry, progress, chunks=True, beside=readers.prompts
+        )
         readers = replace(readers, chunks=scorer)
     return readers
 

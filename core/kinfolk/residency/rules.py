@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from kinfolk.errors import SettingsError
 from kinfolk.types import CHUNK_POSITIONS
@@ -26,6 +27,8 @@ class ResidencyRules:
     tau     committed tokens between two selections
     scorers who is asked for scores; without any, the last chunks are kept
     previews whether the last rows of a prompt run before they are read, for their queries
+    layers  whose attention scores, without an answer of a plugin
+    drafter the hash of the file of the model that scores, "" = no other model does
     """
 
     chunks: int
@@ -35,6 +38,8 @@ class ResidencyRules:
     tau: int = 64
     scorers: tuple[str, ...] = ()
     previews: bool = False
+    layers: tuple[int, ...] = ()
+    drafter: str = ""
 
     def __post_init__(self) -> None:
         least = least_chunks(self.sink, self.tail, self.burst)
@@ -49,6 +54,11 @@ class ResidencyRules:
             )
         if self.tau < 1:
             raise SettingsError(f"kvflash_tau must be at least 1, got {self.tau}")
+
+    @property
+    def salt(self) -> str:
+        """All of this as JSON: only where it is the same, a sequence sees and scores the same."""
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     @property
     def scored(self) -> bool:

@@ -11,6 +11,7 @@ from kinfolk.sched.request import Place, Request, Sequence
 from kinfolk.sched.reuse_counts import ReuseCounts
 from kinfolk.state.chunks import Checkpoint
 from kinfolk.state.disk_books import DiskBooks
+from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import NO_PREFIXES, PrefixCache, PrefixMatch
 from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
@@ -102,7 +103,10 @@ class Admission:
         if self._disk is None or sequence.asked_disk or self._slot(sequence) is None:
             return False
         sequence.asked_disk = True
-        job = self._disk.fetch(sequence.prompt, self._prefixes.find(sequence.prompt))
+        prompts = [sequence.prompt]
+        if self._paging.resident(positions_of(sequence.request)) is not None:
+            prompts.append(self._salted(sequence))
+        job = self._disk.fetch(*((one, self._prefixes.find(one)) for one in prompts))
         if job is not None:
             self._fetching.setdefault(job, []).append(sequence)
         return job is not None
@@ -142,12 +146,16 @@ class Admission:
         exact = self._prefixes.find(sequence.prompt)
         if resident is None:
             return exact
-        if sequence.salted is None:
-            sequence.salted = self._paging.salt(sequence.prompt)
-        paged = self._prefixes.find(sequence.salted)
+        paged = self._prefixes.find(self._salted(sequence))
         if exact is None or (paged is not None and paged.length > exact.length):
             return paged
         return exact
+
+    def _salted(self, sequence: Sequence) -> HashedTokens:
+        """Its prompt as prefixes of sequences know it that missed something."""
+        if sequence.salted is None:
+            sequence.salted = self._paging.salt(sequence.prompt)
+        return sequence.salted
 
     def _reopen(
         self,

@@ -10,7 +10,6 @@ Where another model scores chunks, the sequence waits behind the first one until
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import blake2b
 from time import perf_counter_ns
 
 from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
@@ -19,6 +18,7 @@ from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.chunk_reading import ChunkReading
 from kinfolk.sched.plan import ChunkScores, ScoreRequest
 from kinfolk.sched.request import Sequence
+from kinfolk.state.chain_hash import paged_root
 from kinfolk.state.geometry import chunks_for
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.sequence_tables import SequenceTables
@@ -81,9 +81,8 @@ class Paging:
     def salt(self, tokens: HashedTokens) -> HashedTokens:
         """The same tokens for prefixes of sequences that missed something: they are found by those
         with the same rules only."""
-        text = f"{tokens.chain[0]} {self.rules}".encode()
-        root = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-        return tokens.with_root(root)
+        paging = "" if self.rules is None else self.rules.salt
+        return tokens.with_root(paged_root(tokens.chain[0], paging))
 
     def away(self, length: int, prompt: int, kept: KeptResidency | None = None) -> frozenset[int]:
         """Full chunks that a paged sequence starts without, if its first ``length`` positions are

@@ -58,6 +58,11 @@ class Readings:
         if self.chunks is not None:
             self.chunks.forget()
 
+    def loaded_again(self) -> None:
+        """The models were loaded anew: what had failed is tried without a wait."""
+        if self.chunks is not None:
+            self.chunks.back_off.succeeded()
+
     def stats(self) -> dict[str, int]:
         texts = {} if self.texts is None else self.texts.stats()
         return texts | ({} if self.chunks is None else self.chunks.stats())

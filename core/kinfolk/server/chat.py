@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -22,7 +23,7 @@ from kinfolk.server.bridge import Batch
 from kinfolk.server.compression import compressed_prompt
 from kinfolk.server.models import served_name
 from kinfolk.server.request_log import CLIENT_GONE
-from kinfolk.server.responses import collect, json_response, stream
+from kinfolk.server.responses import Launched, collect, json_response, launched, stream
 from kinfolk.server.schema import ChatBody
 from kinfolk.server.service import Service
 from kinfolk.server.speculative import Speculative
@@ -52,16 +53,20 @@ def chat_router(service: Service) -> APIRouter:
             single_call=body.parallel_tool_calls is False,
         )
         source = ChatSource(body.messages, body.template_options(), bool(body.tools))
-        prompt = await compressed_prompt(request, service, prompt, source, body.prefill_compression)
-        generation = Generation(service.runtime, prompt, options)
-        active = await service.launch(request, [generation])
+
+        async def launch() -> Launched:
+            read = await compressed_prompt(service, prompt, source, body.prefill_compression)
+            generation = Generation(service.runtime, read, options)
+            return Launched(await service.launch(request, [generation]), [read])
+
         if body.streams:
-            encoder = ChatChunks(
-                name, options.choices, body.include_usage, body.speculative, [prompt]
+            encoder = partial(
+                ChatChunks, name, options.choices, body.include_usage, body.speculative
             )
-            return await stream(service, active, encoder.chunks, encoder.usage)
-        answer = ChatAnswer(name, options.choices, body.speculative, [prompt])
-        if not await collect(request, service, active, answer.take):
+            return await stream(request, service, launch(), encoder)
+        found = await launched(request, launch())
+        answer = ChatAnswer(name, options.choices, body.speculative, found.prompts)
+        if not await collect(request, service, found.active, answer.take):
             return Response(status_code=CLIENT_GONE)
         return json_response(answer.body())
 

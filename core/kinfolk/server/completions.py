@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,7 +22,7 @@ from kinfolk.server.bridge import Batch
 from kinfolk.server.compression import compressed_prompt
 from kinfolk.server.models import served_name
 from kinfolk.server.request_log import CLIENT_GONE
-from kinfolk.server.responses import collect, json_response, stream
+from kinfolk.server.responses import Launched, collect, json_response, launched, stream
 from kinfolk.server.schema import CompletionBody
 from kinfolk.server.service import Service
 from kinfolk.server.speculative import Speculative
@@ -44,24 +45,26 @@ def completions_router(service: Service) -> APIRouter:
             prompts = await run_in_threadpool(_prompts, service, body)
         else:
             prompts = _prompts(service, body)
-        if service.compressor is not None or body.prefill_compression is not None:
-            prompts = [
-                (await _compressed(request, service, body, *each, asked), each[1])
+        echoes = [echo if body.echo else "" for _, echo in prompts]
+
+        async def launch() -> Launched:
+            read = [
+                await _compressed(service, body, *each, asked)
                 for each, asked in zip(prompts, body.prompts(), strict=True)
             ]
-        generations = [Generation(service.runtime, prompt, options) for prompt, _ in prompts]
-        echoes = [echo if body.echo else "" for _, echo in prompts]
-        active = await service.launch(request, generations)
-        encoder = Completions(
-            *(name, echoes, options.choices, body.include_usage, body.speculative),
-            [prompt for prompt, _ in prompts],
+            generations = [Generation(service.runtime, prompt, options) for prompt in read]
+            return Launched(await service.launch(request, generations), read)
+
+        encoder = partial(
+            Completions, name, echoes, options.choices, body.include_usage, body.speculative
         )
         if body.streams:
-            return await stream(service, active, encoder.chunks, encoder.usage)
+            return await stream(request, service, launch(), encoder)
+        found = await launched(request, launch())
         pieces: Batch = []
-        if not await collect(request, service, active, lambda *item: pieces.append(item)):
+        if not await collect(request, service, found.active, lambda *item: pieces.append(item)):
             return Response(status_code=CLIENT_GONE)
-        return json_response(encoder.body(pieces))
+        return json_response(encoder(found.prompts).body(pieces))
 
     return router
 
@@ -83,7 +86,6 @@ def _prompts(service: Service, body: CompletionBody) -> list[tuple[Prompt, str]]
 
 
 async def _compressed(
-    request: Request,
     service: Service,
     body: CompletionBody,
     prompt: Prompt,
@@ -92,7 +94,7 @@ async def _compressed(
 ) -> Prompt:
     """The prompt as it is to be read; ids are read as they are."""
     source = TextSource(text) if isinstance(asked, str) else TokenSource()
-    return await compressed_prompt(request, service, prompt, source, body.prefill_compression)
+    return await compressed_prompt(service, prompt, source, body.prefill_compression)
 
 
 class Completions:

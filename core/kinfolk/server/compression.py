@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
 
 from kinfolk.compress.rules import MODES, CompressionMode
 from kinfolk.engine.prompt import Prompt
 from kinfolk.server.errors import unsupported
-from kinfolk.server.sse import cancelled, until_disconnect
 
 if TYPE_CHECKING:
     from kinfolk.engine.compressed import Compression
@@ -24,15 +22,14 @@ PREFILL_COMPRESSION: Final = f"one of {', '.join(MODES)}"
 
 
 async def compressed_prompt(
-    request: Request,
     service: Service,
     prompt: Prompt,
     source: Source,
     mode: CompressionMode | None,
 ) -> Prompt:
     """The prompt as it is to be read: compressed, or in full if the rules say so or if compression
-    fails. Raises :class:`ApiError` for a mode that this server cannot do, or if the queue is full,
-    and :class:`ClientDisconnect`."""
+    fails. Cancelling it gives the scoring up. Raises :class:`ApiError` for a mode that this server
+    cannot do, or if the queue is full."""
     compressor = service.compressor
     if compressor is None:
         if mode in (None, "off"):
@@ -48,28 +45,22 @@ async def compressed_prompt(
     if isinstance(job, Prompt):
         return job
     with service.place():
-        return await _scored(request, service, compressor, job)
+        return await _scored(service, compressor, job)
 
 
-async def _scored(
-    request: Request, service: Service, compressor: Compressor, job: CompressionJob
-) -> Prompt:
-    scoring = await run_in_threadpool(compressor.score, job)
-    scores: asyncio.Future[Any] = asyncio.wrap_future(scoring)
-    gone: asyncio.Future[Any] = asyncio.ensure_future(until_disconnect(request.receive))
+async def _scored(service: Service, compressor: Compressor, job: CompressionJob) -> Prompt:
+    begun: list[Future[Any]] = []  # a cancelled wait for a thread has no result
     try:
-        await asyncio.wait({scores, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not scores.done():
-            raise ClientDisconnect
+        await run_in_threadpool(lambda: begun.append(compressor.score(job)))
+        scores = asyncio.wrap_future(begun[0])
+        await asyncio.wait({scores})
         error = scores.exception()
         if error is not None:
             return compressor.failed(job, error)
         return await run_in_threadpool(compressor.finish, service.runtime, job, scores.result())
     finally:
-        scores.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await scores
-        await cancelled(gone)
+        for each in begun:
+            each.cancel()
 
 
 def compression_usage(prompts: Sequence[Prompt]) -> dict[str, Any]:

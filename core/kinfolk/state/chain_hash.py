@@ -18,6 +18,12 @@ def root(salt: int) -> int:
     return next_hash(salt, b"root")
 
 
+def paged_root(parent: int, paging: str) -> int:
+    """The parent of every first chunk of sequences that missed something. ``parent`` is that of the
+    others; ``paging`` says what they are paged by, so that nobody else finds them."""
+    return next_hash(parent, paging.encode()) if paging else parent
+
+
 def next_hash(parent: int, packed: bytes | memoryview) -> int:
     """The hash of tokens behind ``parent``: of a chunk, or of the tokens behind the last one.
 

@@ -389,7 +389,9 @@ class CheckpointStore:
                 pages += 0 if charged else pool.row_pages
         return pages
 
-    def expect(self, length: int, shared: Sequence[Mapping[int, Chunk]]) -> Pin:
+    def expect(
+        self, length: int, shared: Sequence[Mapping[int, Chunk]], *, exact: bool = True
+    ) -> Pin:
         """A demoted checkpoint after ``length`` positions, pinned: its recurrent state and its
         chunks are going to be read into host memory, but for full chunks that are ``shared``, by
         pool and number. The pin has the chunks that are to be read."""
@@ -408,7 +410,12 @@ class CheckpointStore:
                     pool.own(chunk)
                 chunks[index][number] = chunk
         checkpoint = Checkpoint(
-            length, DUMMY, chunks, identity=self._tables.new_identity(), resident=False
+            length,
+            DUMMY,
+            chunks,
+            identity=self._tables.new_identity(),
+            resident=False,
+            exact=exact,
         )
         if self.recurrent:
             checkpoint.saved = True

@@ -35,6 +35,7 @@ from kinfolk.state.disk_folder import NAME_RULE_ON_DISK, Contents, PointInfo, Sa
 from kinfolk.state.disk_format import (
     BLOCK_SECTION,
     RECURRENT_SECTION,
+    RESIDENCY_SECTION,
     TOKENS_SECTION,
     DamagedFile,
     FileHeader,
@@ -221,6 +222,7 @@ class DiskCache:
             entry.tensors,
             recurrent,
             [nbytes_of(entry.blocks[pool, full]) if rest else 0 for pool in pools],
+            entry.paging,
         )
         point = PointInfo.of(header)
         self._index.kept = {(self._salt, *file) for file in point.chunks()}
@@ -286,6 +288,8 @@ class DiskCache:
                 payload[BLOCK_SECTION, section.pool] = entry.blocks[section.pool, full]
             elif section.kind == RECURRENT_SECTION and entry.recurrent is not None:
                 payload[RECURRENT_SECTION, 0] = entry.recurrent
+            elif section.kind == RESIDENCY_SECTION:
+                payload[RESIDENCY_SECTION, 0] = entry.residency
         write_entry(self._folder.point(header.key), header, payload)
         flush_folder(self._folder.points_path)
 

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
 from kinfolk.state.checkpoint_store import CheckpointStore
 from kinfolk.state.chunks import Chunk, Pin
 from kinfolk.state.disk import DiskCache
 from kinfolk.state.disk_folder import PointInfo
+from kinfolk.state.disk_format import residency_bytes
 from kinfolk.state.disk_requests import StoreReport, point_hash
 from kinfolk.state.eviction import Rank, rank_of
-from kinfolk.state.geometry import first_visible_chunk
+from kinfolk.state.geometry import chunks_for, first_visible_chunk
 from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.operations import FetchSaved, SpillSaved
 from kinfolk.state.prefix import PrefixCache, PrefixMatch
@@ -43,6 +45,10 @@ NO_HOST_ROOM: Final = (
 
 _RENAMED: Final = "another prefix has got its name"
 _DROP_KINDS: Final = ("limit", "full", "host", "other")
+
+
+PromptStart = tuple[HashedTokens, PrefixMatch | None]
+"""A prompt as the prefix cache knows it, and what memory has of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -69,11 +75,13 @@ class Spill:
 
 @dataclass(eq=False, slots=True)
 class Fetch:
-    """A point on its way from the disk, with the first of ``tokens``."""
+    """A point on its way from the disk, with the first of ``tokens``; ``residency``: memory for
+    what its sequence saw, if it was paged."""
 
     tokens: HashedTokens
     point: PointInfo
     pin: Pin
+    residency: bytearray | None = None
 
 
 @dataclass(slots=True)
@@ -91,10 +99,14 @@ class DiskCounts:
 
 
 class DiskBooks:
-    """Jobs of the disk by number. The engine's thread owns it; ``cache`` is used for look-ups."""
+    """Jobs of the disk by number. The engine's thread owns it; ``cache`` is used for look-ups.
+    ``paging`` says what sequences are paged by, if they are."""
 
-    def __init__(self, store: CheckpointStore, prefixes: PrefixCache, cache: DiskCache) -> None:
+    def __init__(
+        self, store: CheckpointStore, prefixes: PrefixCache, cache: DiskCache, paging: str = ""
+    ) -> None:
         self.cache = cache
+        self.paging = paging
         self.counts = DiskCounts()
         self.spills: dict[int, Spill] = {}
         self.fetches: dict[int, Fetch] = {}
@@ -249,6 +261,12 @@ class DiskBooks:
         """Those that are to be written under a name."""
         return dict.fromkeys(each.entry for each in self._named.values())
 
+    def paged(self, entry: StoredPrefix) -> tuple[str, bytes]:
+        """What the sequence of a prefix was paged by, and what it saw; nothing of an exact one."""
+        if entry.checkpoint.exact:
+            return "", b""
+        return self.paging, (entry.residency or NOTHING_KEPT).packed(chunks_for(entry.length))
+
     def holds(self, entry: StoredPrefix) -> bool:
         """Whether the disk has the point of a prefix."""
         return self.cache.holds(_key(entry))
@@ -260,13 +278,17 @@ class DiskBooks:
 
     # -- from the disk ------------------------------------------------------------------------
 
-    def fetch(self, prompt: HashedTokens, match: PrefixMatch | None) -> int | None:
-        """Begin to fetch the point that a prompt begins with, if there is one that is longer than
-        the match by the margin, and room for it. Returns its job, which may have begun before."""
-        point = self.cache.find(prompt.packed, prompt.chain, len(prompt) - 1)
-        known = 0 if match is None else match.length
+    def fetch(self, *starts: PromptStart) -> int | None:
+        """Begin to fetch the longest point that a prompt begins with, if there is one that is
+        longer than all matches by the margin, and room for it. ``starts`` are the prompt as exact
+        prefixes know it, and as those of sequences that missed something do, if it may start from
+        one, each with its match in memory. Returns its job, which may have begun before."""
+        found = [self.cache.find(one.packed, one.chain, len(one) - 1) for one, _ in starts]
+        point = max(filter(None, found), key=lambda one: one.length, default=None)
+        known = max(0 if match is None else match.length for _, match in starts)
         if point is None or point.length < known + FETCH_MARGIN:
             return None
+        prompt, match = starts[found.index(point)]
         for job, fetch in self.fetches.items():
             if fetch.point.key == point.key:
                 return job
@@ -285,8 +307,10 @@ class DiskBooks:
             return None
         if not self._prefixes.make_host_room(fits, spare):
             return None
-        job, pin = self._next_job(), store.expect(point.length, shared)
-        self.fetches[job] = Fetch(prompt, point, pin)
+        job = self._next_job()
+        pin = store.expect(point.length, shared, exact=not point.paging)
+        seen = bytearray(residency_bytes(point.length)) if point.paging else None
+        self.fetches[job] = Fetch(prompt, point, pin, seen)
         store.operations.append(FetchSaved(job, *_identities(pin)))
         return job
 
@@ -306,7 +330,8 @@ class DiskBooks:
             self.counts.lost += 1
             self._store.drop(checkpoint)
             return None
-        entry = self._prefixes.add_demoted(fetch.tokens, checkpoint)
+        seen = None if fetch.residency is None else KeptResidency.unpacked(fetch.residency)
+        entry = self._prefixes.add_demoted(fetch.tokens, checkpoint, seen)
         if entry is not None:
             entry.spilled = True
             self.counts.fetches += 1

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from kinfolk.state.chain_hash import chunk_hashes, hex_of, next_hash, root
+from kinfolk.state.chain_hash import chunk_hashes, hex_of, next_hash
 from kinfolk.state.disk_format import (
     BLOCK_SECTION,
     CHECKED_BYTES,
@@ -200,7 +200,7 @@ class EntryFile:
         packed = bytes(self.section_bytes(TOKENS_SECTION))
         chain = header.chain
         if header.magic == POINT_MAGIC and chain != tuple(
-            chunk_hashes(root(header.salt), packed, CHUNK_BYTES)
+            chunk_hashes(header.root, packed, CHUNK_BYTES)
         ):
             raise DamagedFile("its tokens have other hashes than its chunks")
         if next_hash(header.parent, packed[len(chain) * CHUNK_BYTES :]) != header.key:
@@ -241,7 +241,7 @@ def open_point(path: Path, salt: int, key: int) -> Iterator[EntryFile]:
         _check(header, POINT_MAGIC, salt, key)
         if len(header.chain) != header.length // CHUNK_POSITIONS:
             raise DamagedFile(f"{header.length} tokens do not have {len(header.chain)} full chunks")
-        if header.parent != (header.chain[-1] if header.chain else root(salt)):
+        if header.parent != (header.chain[-1] if header.chain else header.root):
             raise DamagedFile("its parent is not its last full chunk")
         yield entry
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ class PointInfo:
     """What the header of a point says.
 
     ``key`` is the hash that names it, ``parent`` the hash of its full chunks, ``length`` its
-    tokens, ``first`` the first chunk that it needs of each pool, ``nbytes`` the size of its file.
+    tokens, ``first`` the first chunk that it needs of each pool, ``nbytes`` the size of its file,
+    ``paging`` what its sequence was paged by if it missed something.
     """
 
     salt: int
@@ -59,6 +61,7 @@ class PointInfo:
     first: tuple[int, ...]
     packed_chain: bytes
     nbytes: int
+    paging: str = ""
 
     @classmethod
     def of(cls, header: FileHeader) -> PointInfo:
@@ -71,6 +74,7 @@ class PointInfo:
             first=header.first,
             packed_chain=chain,
             nbytes=header.file_bytes,
+            paging=sys.intern(header.paging),
         )
 
     @property

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kinfolk.residency.kept import KEPT_CHUNK_BYTES
 from kinfolk.state.cache_salt import CACHE_FORMAT
-from kinfolk.state.chain_hash import HASH_BYTES, pack, unpack
+from kinfolk.state.chain_hash import HASH_BYTES, pack, paged_root, root, unpack
+from kinfolk.state.geometry import chunks_for
 from kinfolk.state.hashed_tokens import CHUNK_BYTES, TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
 
@@ -30,6 +32,7 @@ MAX_HEADER_BYTES: Final = 1 << 26
 TOKENS_SECTION: Final = 1
 BLOCK_SECTION: Final = 2
 RECURRENT_SECTION: Final = 3
+RESIDENCY_SECTION: Final = 4
 
 _PREFIX: Final = struct.Struct("<8sIIQ16s16s16sQIIII")
 _SECTION: Final = struct.Struct("<IIQQ")
@@ -69,7 +72,8 @@ class FileHeader:
     ``key`` is the hash that names the file, ``parent`` the hash of the chunks before. A chunk ends
     behind ``length`` tokens and belongs to ``pool``. A point is the state after ``length`` tokens:
     ``chain`` are the hashes of its full chunks, ``first`` the first chunk that it needs of each
-    pool, ``tensors`` what its recurrent bytes are.
+    pool, ``tensors`` what its recurrent bytes are, ``paging`` what its sequence was paged by if it
+    missed something.
     """
 
     magic: bytes
@@ -82,8 +86,14 @@ class FileHeader:
     sections: tuple[FileSection, ...] = ()
     first: tuple[int, ...] = ()
     tensors: tuple[PointTensor, ...] = ()
+    paging: str = ""
     header_bytes: int = 0
     file_bytes: int = 0
+
+    @property
+    def root(self) -> int:
+        """The parent of the first chunk of a point."""
+        return paged_root(root(self.salt), self.paging)
 
     def placed(self) -> FileHeader:
         """The header with the places of all sections, whose checksums are not known yet."""
@@ -142,7 +152,9 @@ class FileHeader:
         tensors = [
             [one.layer, one.name, one.dtype, list(one.shape), one.offset] for one in self.tensors
         ]
-        record = {"first": list(self.first), "tensors": tensors}
+        record: dict[str, Any] = {"first": list(self.first), "tensors": tensors}
+        if self.paging:
+            record["paging"] = self.paging
         return json.dumps(record, separators=(",", ":")).encode()
 
 
@@ -173,15 +185,18 @@ def point_header(
     tensors: Sequence[PointTensor],
     recurrent: int,
     partial: Sequence[int],
+    paging: str = "",
 ) -> FileHeader:
     """The header of a point with ``recurrent`` bytes of tensors and, of each pool, ``partial``
-    bytes of the block that is not full."""
+    bytes of the block that is not full; ``paging``: see :class:`FileHeader`."""
     blocks = (
         FileSection(BLOCK_SECTION, pool, nbytes) for pool, nbytes in enumerate(partial) if nbytes
     )
     sections = [FileSection(TOKENS_SECTION, 0, length * TOKEN_BYTES), *blocks]
     if recurrent:
         sections.append(FileSection(RECURRENT_SECTION, 0, recurrent))
+    if paging:
+        sections.append(FileSection(RESIDENCY_SECTION, 0, residency_bytes(length)))
     return FileHeader(
         magic=POINT_MAGIC,
         salt=salt,
@@ -192,7 +207,13 @@ def point_header(
         sections=tuple(sections),
         first=tuple(first),
         tensors=tuple(tensors),
+        paging=paging,
     ).placed()
+
+
+def residency_bytes(length: int) -> int:
+    """Bytes of what a point after ``length`` tokens remembers of its chunks, if it was paged."""
+    return chunks_for(length) * KEPT_CHUNK_BYTES
 
 
 def header_bytes_of(beginning: bytes) -> int:
@@ -228,7 +249,7 @@ def decode(text: bytes, file_bytes: int) -> FileHeader:
         chain, table, description = _parts(text, chunks, sections, described)
     except struct.error:
         raise DamagedFile("its header is cut off") from None
-    first, tensors = _described(magic, description)
+    first, tensors, paging = _described(magic, description)
     header = FileHeader(
         magic=magic,
         salt=int.from_bytes(salt, "big"),
@@ -240,6 +261,7 @@ def decode(text: bytes, file_bytes: int) -> FileHeader:
         sections=table,
         first=first,
         tensors=tensors,
+        paging=paging,
         header_bytes=size,
         file_bytes=total,
     )
@@ -271,15 +293,18 @@ def _parts(
     return chain, tuple(table), description
 
 
-def _described(magic: bytes, description: bytes) -> tuple[tuple[int, ...], tuple[PointTensor, ...]]:
+def _described(
+    magic: bytes, description: bytes
+) -> tuple[tuple[int, ...], tuple[PointTensor, ...], str]:
+    """``first``, ``tensors`` and ``paging`` of a point."""
     if magic == CHUNK_MAGIC:
-        return (), ()
+        return (), (), ""
     try:
         record: Any = json.loads(description)
         tensors = tuple(
             PointTensor(layer, name, dtype, tuple(shape), offset)
             for layer, name, dtype, shape, offset in record["tensors"]
         )
-        return tuple(record["first"]), tensors
+        return tuple(record["first"]), tensors, str(record.get("paging", ""))
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedFile(f"the description in its header cannot be read: {error}") from None

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from kinfolk.state.chain_hash import paged_root
 from kinfolk.state.disk_files import open_chunk, open_point
 from kinfolk.state.disk_folder import SaltFolder
-from kinfolk.state.disk_format import BLOCK_SECTION, RECURRENT_SECTION, DamagedFile
+from kinfolk.state.disk_format import (
+    BLOCK_SECTION,
+    RECURRENT_SECTION,
+    RESIDENCY_SECTION,
+    DamagedFile,
+)
 from kinfolk.state.disk_requests import PointRead
 from kinfolk.state.hashed_tokens import TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
@@ -41,7 +47,7 @@ def read_point(folder: SaltFolder, root: int, request: PointRead) -> bool:
             return False
     except (DamagedFile, OSError) as error:
         raise UnreadableEntry(error) from error
-    chain = [root, *point.chain]
+    chain = [paged_root(root, point.paging), *point.chain]
     places = sorted(request.blocks.keys() - partial, key=lambda place: place[1])
     with ThreadPoolExecutor(READERS, "kinfolk-disk-read") as readers:
         reads = [readers.submit(_read_chunk, folder, request, chain, *place) for place in places]
@@ -68,6 +74,8 @@ def _read_own(folder: SaltFolder, request: PointRead, partial: list[tuple[int, i
             raise DamagedFile("it has other recurrent state than the model")
         if request.recurrent is not None:
             file.read(RECURRENT_SECTION, 0, request.recurrent)
+        if request.residency is not None:
+            file.read(RESIDENCY_SECTION, 0, memoryview(request.residency))
         for pool, number in partial:
             file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
             request.arrived(pool, number)

@@ -117,8 +117,9 @@ class KVCacheManager:
         self.tables.operations.arrived(identities)
 
     def forget_operations(self) -> None:
-        """After a fault nothing that was decided is carried out, and all was released: what was
-        saved, or is to be dropped, is nobody's. Raises :class:`StateError` if something is held."""
+        """After a fault, or where the state is freed, nothing that was decided is carried out, and
+        all was released: what was saved, or is to be dropped, is nobody's. Raises
+        :class:`StateError` if something is held."""
         require(not self.tables.sequences, "no sequence outlives a fault")
         require(not self.checkpoints.live, "no checkpoint outlives a fault")
         require(not self.checkpoints.pins, "nobody reads or writes host memory after a fault")

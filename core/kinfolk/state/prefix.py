@@ -196,19 +196,21 @@ class PrefixCache:
         entry = self._add(tokens, checkpoint, kind)
         entry.residency = residency
         _leave_behind(entry, forks)
-        if not checkpoint.exact:
-            entry.spilled = True  # only requests of this process with the same budget start from it
-        elif not checkpoint.resident:
+        if not checkpoint.resident:
             self.demoted[entry] = None
 
-    def add_demoted(self, tokens: HashedTokens, checkpoint: Checkpoint) -> StoredPrefix | None:
+    def add_demoted(
+        self, tokens: HashedTokens, checkpoint: Checkpoint, residency: KeptResidency | None = None
+    ) -> StoredPrefix | None:
         """Take over a demoted checkpoint behind the first of ``tokens`` that a request waits for;
         it is dropped if there is one for the same prefix."""
         if self.holds(tokens, checkpoint.length):
             self.drops[DropReason.SUPERSEDED] += 1
             self._store.drop(checkpoint)
             return None
-        return self._add(tokens, checkpoint, PrefixKind.FORK)
+        entry = self._add(tokens, checkpoint, PrefixKind.FORK)
+        entry.residency = residency
+        return entry
 
     def rename(self, tokens: HashedTokens, length: int, kind: PrefixKind) -> bool:
         """Whether there is a prefix of that length; what was only kept in case of need becomes

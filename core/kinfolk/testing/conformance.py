@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinfolk.testing.checks.chunk_scores import ChunkScoreChecks
+from kinfolk.testing.checks.chunk_scores import ChunkScoreChecks, FamilyScoreChecks
 from kinfolk.testing.checks.contract import ContractChecks
 from kinfolk.testing.checks.drafter_engine import DrafterEngineChecks
 from kinfolk.testing.checks.drafter_files import DrafterFileChecks
@@ -25,8 +25,8 @@ from kinfolk.testing.checks.text import TextChecks
 @pytest.mark.cpu
 class FamilyConformance(
     # pytest runs the last base first.
-    EngineChecks, ExpertChecks, TextChecks, FeatureChecks, DraftChecks, StateChecks, NumberChecks,
-    RangeChecks, FileChecks, ContractChecks,
+    EngineChecks, FamilyScoreChecks, ExpertChecks, TextChecks, FeatureChecks, DraftChecks,
+    StateChecks, NumberChecks, RangeChecks, FileChecks, ContractChecks,
 ):  # fmt: skip
     """All checks, on the installed family that ``family`` names.
 

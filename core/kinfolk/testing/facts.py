@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 
 from kinfolk.gguf.row_order import NEIGHBOURS
+from kinfolk.hookcheck import implementations
 from kinfolk.plans import Paged
 from kinfolk.testing.marks import FORMAT, NEEDS, Need
 from kinfolk.testing.model_files import can_hold, can_write
@@ -97,6 +98,7 @@ def _missing(kit: Kit) -> Mapping[str, str]:
         "checkpoint": "" if tiny.checkpoint else "the tiny model names no checkpoint",
         "row order": _row_order_unknown(kit),
         "eviction": "" if pools else "the state plan has no layer that sees all positions",
+        "scores": "" if _scores(kit) else "the family does not answer score_chunks",
         "windows": "" if kit.window else "the state plan has no window",
         "experts": "" if any(kit.config.experts) else "the model has no experts",
         "chat template": ""
@@ -107,6 +109,11 @@ def _missing(kit: Kit) -> Mapping[str, str]:
         else "the model has no features, so no drafter that reads them can draft for it",
     }
     return {need: reason for need, reason in reasons.items() if reason}
+
+
+def _scores(kit: Kit) -> bool:
+    hooks = kit.family.hooks(kit.config)
+    return any(one.hook == "score_chunks" for one in implementations(hooks))
 
 
 def _row_order_unknown(kit: Kit) -> str:

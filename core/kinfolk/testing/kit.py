@@ -22,6 +22,7 @@ from kinfolk.nn.context import BuildContext
 from kinfolk.plans import StatePlan
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
+from kinfolk.residency.rules import least_chunks
 from kinfolk.settings import Settings, load_settings
 from kinfolk.state.chunks import SlotLease
 from kinfolk.testing.driver import Driver
@@ -158,6 +159,15 @@ class Kit:
         }
         sizes = {"slots": 6, "checkpoints": 4, "draft": "off", "model_family": self.name}
         return load_settings(**{**fixed, **sizes, **options})
+
+    def paged_settings(self, **options: Any) -> Settings:
+        """Settings of the tiny model, which has a layer that sees all positions, with the smallest
+        budget, so that a long prompt is paged."""
+        rule = self.loaded.mapping.rules[self.plan.windows.index(None)]
+        budget = least_chunks(rule.sink, rule.tail, burst=1) * CHUNK_POSITIONS
+        paging = {"kvflash": budget, "kvflash_burst": 1, "kvflash_tau": 8, "kvflash_host": 0.1}
+        context = self.loaded.limits.context
+        return self.settings(slots=2, context=context, **paging, **options)
 
     @cached_property
     def loaded(self) -> LoadedModel:

@@ -13,10 +13,8 @@ from kinfolk.hookcheck import MODEL, implementations
 from kinfolk.hooks import HookProvider, ModelHookCaller, policy_providers
 from kinfolk.loader import PluginRecord, Provided
 from kinfolk.registry import Registry
-from kinfolk.residency.rules import least_chunks
 from kinfolk.settings import Settings, load_settings
 from kinfolk.testing.kit import Kit
-from kinfolk.types import CHUNK_POSITIONS
 
 
 class PolicyKit:
@@ -85,11 +83,7 @@ class PolicyKit:
 
     def paged_settings(self) -> Settings:
         """The same with the smallest budget, so that a long prompt is paged."""
-        loaded = self.model.loaded
-        rule = loaded.mapping.rules[loaded.plan.windows.index(None)]
-        budget = least_chunks(rule.sink, rule.tail, burst=1) * CHUNK_POSITIONS
-        paging = {"kvflash": budget, "kvflash_burst": 1, "kvflash_tau": 8, "kvflash_host": 0.1}
-        return self.settings(slots=2, **paging)
+        return self.model.paged_settings(policy=(self.name,))
 
     @cached_property
     def loaded(self) -> LoadedModel:
