@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -154,7 +155,12 @@ _WHEEL = "nvidia/*/lib/libnvrtc.so.*"
 
 @cache
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    """The file, with the files beside it that it includes."""
+    text = path.read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _text_of(path.with_name(line[1])), text)
+
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def _compile(text: str, name: str, options: list[str]) -> bytes:
