@@ -19,7 +19,6 @@
 // (shared memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
 
 constexpr int UNIT = 128;  // columns
-constexpr bool BY_GROUPS = false;
 #include "gemm_parts.cu"
 
 constexpr int X_PAIR = ROW_TILES * 2048; // bytes of x of a pair
@@ -91,6 +90,67 @@ DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, u64 x) {
 }
 #endif
 
+// -- copies of weights ----------------------------------------------------------------------------------
+
+// What the lanes of a warp copy: the chunks of eight groups of four rows, pair by pair. The chunks of odd
+// groups are exchanged in their stage, chunk i with i ^ TURN, so that lanes read from different banks.
+template <int FORMAT> struct Source {
+  using L = Layout<FORMAT>;
+  static constexpr int GROUPS = COLUMNS / 64;
+  static constexpr u32 Q_ROW = (u32)GROUPS * L::CHUNKS / 2 * 16;
+  static constexpr u32 HIGH_ROW = L::TWO_BITS ? (u32)COLUMNS : (u32)((COLUMNS + 255) / 256 * 8 * 16);
+  const char *q, *high, *scales;  // of the lane, at the first pair
+  int there;                      // groups of four rows from the first on
+
+  ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
+    there = groups - first;
+    u64 group = first;
+    q = m.q + (group + lane / L::CHUNKS) * Q_ROW + lane % L::CHUNKS * 16;
+    if (L::HIGH) {
+      int chunk = L::TWO_BITS ? lane % 8 / 2 * 4 + lane % 2 : lane % 8;
+      high = m.high + (group + lane / 8) * HIGH_ROW + chunk * 16;
+    }
+    if (lane < 16) scales = (L::SMALL ? m.supers : m.scales) + ((group + lane / 2) * GROUPS + lane % 2) * 16;
+    else scales = m.supers + (group + lane % 8) * (GROUPS / 4) * 16;
+  }
+
+  ALWAYS void copy(u32 stage, int pair, int lane) {
+    if (there >= 8 && (COLUMNS % 128 == 0 || 2 * pair + 1 < GROUPS)) copy_as<true>(stage, pair, lane);
+    else copy_as<false>(stage, pair, lane);
+  }
+
+  template <bool ALL> ALWAYS void copy_as(u32 stage, int pair, int lane) {
+    // Of a last group without a partner, the words stand in the first half.
+    const int chunks = ALL || 2 * pair + 1 < GROUPS ? L::CHUNKS : L::CHUNKS / 2;
+    const char *from = q + pair * (L::CHUNKS * 16);
+    constexpr int STEP = 32 / L::CHUNKS;
+#pragma unroll
+    for (int i = 0; i < 8 / STEP; i++) {
+      bool odd = STEP == 2 ? lane / 16 : i % 2;
+      u32 to = stage + i * 512 + (lane ^ (odd ? L::TURN : 0)) * 16;
+      bool is = ALL || (i * STEP + lane / L::CHUNKS < there && lane % L::CHUNKS < chunks);
+      copy_one<ALL>(to, from + i * STEP * Q_ROW, is, q);
+    }
+    if (L::HIGH) {
+      from = high + (L::TWO_BITS ? (pair >> 1) * 256 + (pair & 1) * 32 : (pair >> 1) * 128);
+      u32 to = stage + L::Q_BYTES + (lane ^ (lane / 8 % 2 * 2)) * 16;
+#pragma unroll
+      for (int i = 0; i < 2; i++) copy_one<ALL>(to + i * 512, from + i * 4 * HIGH_ROW, ALL || i * 4 + lane / 8 < there, high);
+    }
+    from = scales + (lane < 16 ? pair * 32 : (pair >> 1) * 16);
+    bool row = (lane < 16 ? lane / 2 : lane % 8) < there;
+    bool column = lane >= 16 || lane % 2 * (L::CHUNKS / 2) < chunks;
+    if (lane < (L::SMALL ? 16 : 24)) copy_one<ALL>(stage + L::SCALES_AT + lane * 16, from, ALL || (row && column), scales);
+  }
+
+  // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
+  template <bool ALL> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) {
+    if (ALL) copy16(to, from);
+    else copy16_or_zero(to, is ? from : other, is);
+  }
+};
+
+// The factors of a group, each twice in a word: of its columns 0-15, 16-31, 32-47 and 48-63, and what is
 // added to columns 0-31 and 32-63.
 struct Factors {
   u32 a, b, c, d, low_least, top_least;
@@ -201,7 +261,7 @@ template <int FORMAT> struct Pair {
     if (FORMAT == Q8_0) top = load16(q_at + ((chunk + step) % 32 * 16 ^ turn));
     if (L::HIGH) {
       int chunk = both ? 2 * word + c % 2 : (4 * word + c) % 8;
-      high = load16(stage + L::Q_BYTES + g * 128 + ((chunk ^ (g & 1 ? L::HIGH_TURN : 0)) * 16));
+      high = load16(stage + L::Q_BYTES + g * 128 + ((chunk ^ (g & 1 ? 2 : 0)) * 16));
     }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
@@ -412,21 +472,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     give_back_x();
 #endif
     if (tile == last_tile) start_dependents();
-    if (COLUMN_WARPS > 1) {
-      // Named barriers: of sums that are there, and of sums that have been read.
-      float *own = left + ((column_warp - 1) * ROW_WARPS + row_warp) * (SUMS * 32) + lane;
-      if (column_warp > 0) {
-        if (tile > first_tile) column_warps_wait(ROW_WARPS + row_warp);
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) own[i * 32] = sums[i / 4][i % 4];
-        column_warps_arrive(row_warp);
-        continue;
-      }
-      column_warps_wait(row_warp);
-#pragma unroll
-      for (int k = 0; k < COLUMN_WARPS - 1; k++) add_sums(sums, left + (k * ROW_WARPS + row_warp) * (SUMS * 32) + lane, false);
-      if (tile < last_tile) column_warps_arrive(ROW_WARPS + row_warp);
-    }
+    if (!sum_of_columns(sums, left, row_warp, column_warp, tile > first_tile, tile < last_tile, lane)) continue;
 #if WARPGROUPS
     const SharedTile shared(work, tile, end);
     if (shared.count > 2 || program > shared.first) {
@@ -436,24 +482,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     if (shared.count == 2) shared.add_other(sums, work, row_warp, lane);
     write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
 #else
-    const u64 place = row_warp * (SUMS * 32) + lane;
-    if (start > tile * work.span) {
-      float *to = work.part + (u64)program * (TILE * X_ROWS) + place;
-#pragma unroll
-      for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
-      __threadfence();
-      __syncwarp();
-      if (lane == 0) release(work.done + program * ROW_WARPS + row_warp, 1);
-      continue;
-    }
-    for (int p = program + 1; p * work.share < min((tile + 1) * work.span, end); p++) {
-      int *done = work.done + p * ROW_WARPS + row_warp;
-      while (!acquire(done)) {}
-      add_sums(sums, work.part + (u64)p * (TILE * X_ROWS) + place, true);
-      __syncwarp();
-      if (lane == 0) *done = 0;
-    }
-    write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+    end_tile<FORMAT>(sums, m, work, program, tile, start, end, row_warp, lane);
 #endif
   }
 #if WARPGROUPS

@@ -1,8 +1,7 @@
 // What kernels of packed matrices share: instructions, formats, copies of weights, and shares of work.
 //
-// A file that includes this one defines before: UNIT, the columns that a warp multiplies at a time, and
-// BY_GROUPS, whether the four lanes of a row read words of one group together or of two groups. It defines
-// y_factor, and ends with gemm_segments.cu.
+// A file that includes this one defines UNIT before, the columns that a warp multiplies at a time, and
+// y_factor after. It ends with gemm_segments.cu.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -40,6 +39,10 @@ DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(
 DEVICE void copy16(u32 to, const void *from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
+// With the offset in the instruction.
+template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1 + %2], 16;" ::"r"(to), "l"(from), "n"(OFFSET));
+}
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
 }
@@ -50,10 +53,27 @@ DEVICE uint4 load16(u32 at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
   return v;
 }
+DEVICE float2 load_two(u32 at) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
+  return v;
+}
+DEVICE float load_one(u32 at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
+  return v;
+}
+DEVICE void store16(u32 at, const uint4 &v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 DEVICE void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// Arrives when all copies that the thread has begun are there.
+DEVICE void barrier_arrive_after_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
 DEVICE void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -95,6 +115,52 @@ DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// 16 x 32 bytes, signed or not, times 32 x 8 signed bytes, added to d.
+template <bool UNSIGNED> DEVICE void multiply_bytes(int *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  if (UNSIGNED)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The first 16 columns of that: a0, a1, b0.
+DEVICE void multiply_half(int *d, u32 a0, u32 a1, u32 b0) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+// 16 x 16 times 16 x 8 bfloat16.
+DEVICE void multiply_bf16(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// Two numbers from 0 to 127, which are the upper bytes of a word, negated, as bfloat16.
+DEVICE u32 minus_upper_bytes(u32 word) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(__byte_perm(word, 0x43004300u, 0x5352)), "r"(0xBF80BF80u), "r"(0x43004300u));
+  return r;
+}
+DEVICE u32 bf16_pair(float low, float high) {
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+DEVICE float float_of_half(u32 bits) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"((u16)bits));
+  return r;
+}
+template <int BYTE> DEVICE int signed_byte(u32 word) {
+  u32 r;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(word), "n"(0x8880 + 0x1111 * BYTE));
+  return (int)r;
+}
+
+// -- results --------------------------------------------------------------------------------------------
 
 #if Y_TYPE == 0
 typedef float Y;
@@ -124,70 +190,9 @@ template <int FORMAT> struct Layout {
   static constexpr int Q_BYTES = 8 * CHUNKS * 16, HIGH_BYTES = HIGH ? 8 * 8 * 16 : 0;
   static constexpr int SCALES_AT = Q_BYTES + HIGH_BYTES, SUPERS_AT = SCALES_AT + 8 * 2 * 16;
   static constexpr int STAGE = SUPERS_AT + (SMALL ? 0 : 8 * 16);
-  static constexpr int TURN = (FORMAT == Q8_0) == BY_GROUPS ? 4 : 2, HIGH_TURN = BY_GROUPS ? 4 : 2;  // see Source
+  static constexpr int TURN = FORMAT == Q8_0 ? 2 : 4;  // see Source
   static constexpr int OFFSET = FORMAT == Q6_K ? 32 : FORMAT == Q5_0 ? 16 : FORMAT == Q4_0 ? 8 : LEAST ? 0 : 128;
 };
-
-// What the lanes of a warp copy: the chunks of eight groups of four rows, pair by pair. The chunks of odd
-// groups are exchanged in their stage, chunk i with i ^ TURN (high bits: HIGH_TURN), so that lanes read
-// from different banks.
-template <int FORMAT> struct Source {
-  using L = Layout<FORMAT>;
-  static constexpr int GROUPS = COLUMNS / 64;
-  static constexpr u32 Q_ROW = (u32)GROUPS * L::CHUNKS / 2 * 16;
-  static constexpr u32 HIGH_ROW = L::TWO_BITS ? (u32)COLUMNS : (u32)((COLUMNS + 255) / 256 * 8 * 16);
-  const char *q, *high, *scales;  // of the lane, at the first pair
-  int there;                      // groups of four rows from the first on
-
-  ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
-    there = groups - first;
-    u64 group = first;
-    q = m.q + (group + lane / L::CHUNKS) * Q_ROW + lane % L::CHUNKS * 16;
-    if (L::HIGH) {
-      int chunk = L::TWO_BITS ? lane % 8 / 2 * 4 + lane % 2 : lane % 8;
-      high = m.high + (group + lane / 8) * HIGH_ROW + chunk * 16;
-    }
-    if (lane < 16) scales = (L::SMALL ? m.supers : m.scales) + ((group + lane / 2) * GROUPS + lane % 2) * 16;
-    else scales = m.supers + (group + lane % 8) * (GROUPS / 4) * 16;
-  }
-
-  ALWAYS void copy(u32 stage, int pair, int lane) {
-    if (there >= 8 && (COLUMNS % 128 == 0 || 2 * pair + 1 < GROUPS)) copy_as<true>(stage, pair, lane);
-    else copy_as<false>(stage, pair, lane);
-  }
-
-  template <bool ALL> ALWAYS void copy_as(u32 stage, int pair, int lane) {
-    // Of a last group without a partner, the words stand in the first half.
-    const int chunks = ALL || 2 * pair + 1 < GROUPS ? L::CHUNKS : L::CHUNKS / 2;
-    const char *from = q + pair * (L::CHUNKS * 16);
-    constexpr int STEP = 32 / L::CHUNKS;
-#pragma unroll
-    for (int i = 0; i < 8 / STEP; i++) {
-      bool odd = STEP == 2 ? lane / 16 : i % 2;
-      u32 to = stage + i * 512 + (lane ^ (odd ? L::TURN : 0)) * 16;
-      bool is = ALL || (i * STEP + lane / L::CHUNKS < there && lane % L::CHUNKS < chunks);
-      copy_one<ALL>(to, from + i * STEP * Q_ROW, is, q);
-    }
-    if (L::HIGH) {
-      from = high + (L::TWO_BITS ? (pair >> 1) * 256 + (pair & 1) * 32 : (pair >> 1) * 128);
-      u32 to = stage + L::Q_BYTES + (lane ^ (lane / 8 % 2 * L::HIGH_TURN)) * 16;
-#pragma unroll
-      for (int i = 0; i < 2; i++) copy_one<ALL>(to + i * 512, from + i * 4 * HIGH_ROW, ALL || i * 4 + lane / 8 < there, high);
-    }
-    from = scales + (lane < 16 ? pair * 32 : (pair >> 1) * 16);
-    bool row = (lane < 16 ? lane / 2 : lane % 8) < there;
-    bool column = lane >= 16 || lane % 2 * (L::CHUNKS / 2) < chunks;
-    if (lane < (L::SMALL ? 16 : 24)) copy_one<ALL>(stage + L::SCALES_AT + lane * 16, from, ALL || (row && column), scales);
-  }
-
-  // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
-  template <bool ALL> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) {
-    if (ALL) copy16(to, from);
-    else copy16_or_zero(to, is ? from : other, is);
-  }
-};
-
-// The factors of a group, each twice in a word: of its columns 0-15, 16-31, 32-47 and 48-63, and what is
 
 // Four nibbles in bytes -> four values of the non-linear table, as signed bytes.
 DEVICE u32 looked_up(u32 codes) {
@@ -224,6 +229,10 @@ struct Rounds {
     tile++, pair = 0, end = end_of();
     return true;
   }
+};
+
+template <bool VALUE> struct Bool {
+  static constexpr bool value = VALUE;
 };
 
 // A place in a ring of stages, and the parity of the turn around it.
@@ -269,3 +278,46 @@ DEVICE void add_sums(float (*sums)[4], const float *from, bool global) {
   for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] += global ? __ldcg(from + i * 32) : from[i * 32];
 }
 
+// Adds the sums of the column warps of a tile, in shared memory. Returns whether the warp is the one that
+// has them then. before, after: whether its share has a tile before or after this one.
+DEVICE bool sum_of_columns(float (*sums)[4], float *left, int row_warp, int column_warp, bool before, bool after, int lane) {
+  if (COLUMN_WARPS == 1) return true;
+  // Named barriers: of sums that are there, and of sums that have been read.
+  float *own = left + ((column_warp - 1) * ROW_WARPS + row_warp) * (SUMS * 32) + lane;
+  if (column_warp > 0) {
+    if (before) column_warps_wait(ROW_WARPS + row_warp);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) own[i * 32] = sums[i / 4][i % 4];
+    column_warps_arrive(row_warp);
+    return false;
+  }
+  column_warps_wait(row_warp);
+#pragma unroll
+  for (int k = 0; k < COLUMN_WARPS - 1; k++) add_sums(sums, left + (k * ROW_WARPS + row_warp) * (SUMS * 32) + lane, false);
+  if (after) column_warps_arrive(ROW_WARPS + row_warp);
+  return true;
+}
+
+// Writes the results of a tile. A program that has begun inside the tile leaves its part instead; the one
+// that has the tile's first units adds the parts.
+template <int FORMAT>
+DEVICE void end_tile(float (*sums)[4], const Matrix &m, const Work &work, int program, int tile, int start, int end, int row_warp, int lane) {
+  const u64 place = row_warp * (SUMS * 32) + lane;
+  if (start > tile * work.span) {
+    float *to = work.part + (u64)program * (TILE * X_ROWS) + place;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) release(work.done + program * ROW_WARPS + row_warp, 1);
+    return;
+  }
+  for (int p = program + 1; p * work.share < min((tile + 1) * work.span, end); p++) {
+    int *done = work.done + p * ROW_WARPS + row_warp;
+    while (!acquire(done)) {}
+    add_sums(sums, work.part + (u64)p * (TILE * X_ROWS) + place, true);
+    __syncwarp();
+    if (lane == 0) *done = 0;
+  }
+  write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+}
