@@ -45,12 +45,16 @@ class CudaSource:
     def make(path: Path, kernel: str, defines: Mapping[str, int]) -> CudaSource:
         return CudaSource(path, kernel, tuple(defines.items()))
 
+    def text(self) -> str:
+        """The file, with the files beside it that it includes."""
+        return _text_of(self.path)
+
     def compiled(self) -> bytes:
         """Its machine code. Raises ``OSError`` if there is no NVRTC, and ``RuntimeError`` with the
         compiler's words if it refuses the source."""
         macros = [f"-D{name}={value}" for name, value in self.defines]
         return _compile(
-            _text_of(self.path), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros]
+            self.text(), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros]
         )
 
 
@@ -155,7 +159,6 @@ _WHEEL = "nvidia/*/lib/libnvrtc.so.*"
 
 @cache
 def _text_of(path: Path) -> str:
-    """The file, with the files beside it that it includes."""
     text = path.read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda line: _text_of(path.with_name(line[1])), text)
 
@@ -198,7 +201,7 @@ def _cached(source: CudaSource) -> bytes:
     from triton.runtime.cache import get_cache_manager
 
     words = (
-        _text_of(source.path),
+        source.text(),
         source.kernel,
         source.defines,
         _ARCHITECTURE,
