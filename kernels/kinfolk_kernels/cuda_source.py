@@ -53,9 +53,7 @@ class CudaSource:
         """Its machine code. Raises ``OSError`` if there is no NVRTC, and ``RuntimeError`` with the
         compiler's words if it refuses the source."""
         macros = [f"-D{name}={value}" for name, value in self.defines]
-        return _compile(
-            self.text(), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros]
-        )
+        return _compile(self.text(), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros])
 
 
 @dataclass(frozen=True, slots=True)

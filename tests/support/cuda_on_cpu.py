@@ -1,7 +1,7 @@
 """Runs launches of kernels in CUDA C++ on the CPU, see ``cuda_on_cpu.h``.
 
-The section of a source that is headed "instructions" is replaced by functions of the same names, and
-the rest is compiled as it is by the host's compiler.
+The section of a source that is headed "instructions" is replaced by functions of the same names,
+and the rest is compiled as it is by the host's compiler.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ extern "C" int run(const Matrix *m, const Work *work, int grid, int threads, uns
 
 
 def run_on_cpu(launch: CudaLaunch, seed: int = 1) -> None:
-    """Run ``launch``, whose tensors are on the CPU. Raises ``AssertionError`` if it does not end."""
+    """Run ``launch``, whose tensors are on the CPU. It raises if the kernel does not end."""
     library = ctypes.CDLL(str(_built(launch.source)))
     *matrices, work = launch.arguments
     array = (type(matrices[0]) * 4)(*matrices)

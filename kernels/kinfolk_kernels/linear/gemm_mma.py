@@ -38,12 +38,14 @@ THOUSAND = 0x64006400
 class MmaTile:
     """The work of a program: ``share`` pairs of groups, which may continue from one tile of
     32 * ``row_warps`` rows into the next. A tile counts as ``span`` pairs, of which the last ones
-    may lie beyond the columns. ``column_warps`` warps share the pairs of the same rows."""
+    may lie beyond the columns. ``column_warps`` warps share the pairs of the same rows. A warp has
+    at most ``stages`` stages of weights, and fewer if memory is short."""
 
     share: int
     span: int
     row_warps: int
     column_warps: int
+    stages: int = MAX_STAGES
 
     @property
     def warps(self) -> int:
@@ -162,21 +164,29 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
         row_warps, column_warps = 4, 4
     elif row_tiles <= WARP_ROW_TILES[-1]:
         row_warps, column_warps = 6, 2
-    pairs = -(-matrices[0].columns // PAIR_COLUMNS)
+    return tile_of(matrices, row_warps, column_warps, PAIR_COLUMNS, LEAST_PAIRS)
+
+
+def tile_of(
+    matrices: Sequence[Planes], row_warps: int, column_warps: int, width: int, least: int
+) -> MmaTile:
+    """The tile of so many warps, whose shares have units of ``width`` columns, at least ``least``
+    of them if a tile has as many."""
+    units = -(-matrices[0].columns // width)
     tiles = [tiles_of(planes, row_warps) for planes in matrices]
 
     def rounds(count: int) -> int:
-        """The next multiple of the pairs that a program processes at a time."""
+        """The next multiple of the units that a program processes at a time."""
         return -(-count // column_warps) * column_warps
 
-    share = rounds(max(min(LEAST_PAIRS, pairs), sum(tiles) * pairs // MULTIPROCESSORS))
-    while sum(-(-count * pairs // share) for count in tiles) > MULTIPROCESSORS:
+    share = rounds(max(min(least, units), sum(tiles) * units // MULTIPROCESSORS))
+    while sum(-(-count * units // share) for count in tiles) > MULTIPROCESSORS:
         share += column_warps
-    parts, span = -(-pairs // share), pairs
+    parts, span = -(-units // share), units
     if parts * sum(tiles) <= MULTIPROCESSORS:
         # A program works on one tile only: tiles are divided into parts of nearly equal length.
-        share = rounds(-(-pairs // parts))
-        span = -(-pairs // share) * share
+        share = rounds(-(-units // parts))
+        span = -(-units // share) * share
     return MmaTile(share, span, row_warps, column_warps)
 
 
@@ -193,7 +203,7 @@ def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, x: MmaRows) -> int:
     """Shared memory of a warp for weights: stages of a pair of groups, in the largest format."""
     stage = max(_stage_bytes(planes.format) for planes in matrices)
     room = (MAX_SHARED - _other_bytes(tile, x)) // tile.warps
-    return min(MAX_STAGES, room // stage) * stage
+    return min(tile.stages, room // stage) * stage
 
 
 def _stage_bytes(format: str) -> int:

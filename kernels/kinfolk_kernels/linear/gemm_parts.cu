@@ -160,8 +160,6 @@ template <int BYTE> DEVICE int signed_byte(u32 word) {
   return (int)r;
 }
 
-// -- results --------------------------------------------------------------------------------------------
-
 #if Y_TYPE == 0
 typedef float Y;
 DEVICE Y as_y(float v) { return v; }
