@@ -1,4 +1,4 @@
-"""Few int8 rows by warps that copy their own weights: emulated against float64, and compiled.
+"""Few int8 rows by warps that copy their own weights: on the CPU against float64, and compiled.
 
 On a GPU its numbers are compared in ``tests/gpu/test_linear_triton.py``.
 """
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda_on_cpu import COMPILER, run_on_cpu
+from cuda_on_cpu import run_on_cpu
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
@@ -31,7 +31,7 @@ ALL_REGISTERS = 65536
 # Whole numbers until a scale comes in; what minima are multiplied with has sixteen bits.
 BOUND = 1e-5
 
-emulated = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler on this machine")
+emulated = pytest.mark.interpreter
 
 
 def multiply(matrices, x, tile, seed=1):

@@ -48,6 +48,8 @@ def _folder() -> Path:
 
 @cache
 def _built(source: CudaSource) -> Path:
+    if COMPILER is None:
+        raise RuntimeError("kernels in CUDA C++ run on the CPU with g++, or with what CXX names")
     text = re.sub(r"// -- instructions -.*?(?=\n// -- )", "", source.text(), flags=re.DOTALL)
     text = f'#include "{HEADER}"\n' + text + ENTRY.format(kernel=source.kernel)
     name = hashlib.sha256(repr((text, source.defines)).encode()).hexdigest()[:16]
@@ -56,7 +58,7 @@ def _built(source: CudaSource) -> Path:
     out = file.with_suffix(".so")
     macros = [f"-D{key}={value}" for key, value in source.defines]
     subprocess.run(
-        [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", *macros, file, "-o", out],
+        [COMPILER, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", *macros, file, "-o", out],
         check=True,
         capture_output=True,
         text=True,
