@@ -224,6 +224,45 @@ DEVICE float float_of_half(u32 bits) {
 }
 template <int BYTE> DEVICE int signed_byte(u32 word) { return (int8_t)(word >> (8 * BYTE)); }
 
+static u32 to_half(double v) {  // rounded once
+  if (v == 0 || std::isnan(v)) return v == 0 ? (std::signbit(v) ? 0x8000 : 0) : 0x7E00;
+  const u32 sign = v < 0 ? 0x8000 : 0;
+  v = std::fabs(v);
+  const int exponent = std::max(std::ilogb(v), -14);
+  const double units = std::nearbyint(std::ldexp(v, 10 - exponent));  // to even
+  const u32 bits = units < 1024 ? (u32)units : ((u32)(exponent + 14) << 10) + (u32)units;
+  return sign | std::min(bits, 0x7C00u);
+}
+template <typename Number> static u32 of_pairs(u32 a, u32 b, u32 c, Number number) {
+  auto part = [&](int by) { return to_half(number((double)float_of_half(a >> by & 0xFFFF), (double)float_of_half(b >> by & 0xFFFF), (double)float_of_half(c >> by & 0xFFFF))); };
+  return part(0) | part(16) << 16;
+}
+DEVICE u32 sub_pairs(u32 a, u32 b) { return of_pairs(a, b, 0, [](double a, double b, double) { return a - b; }); }
+DEVICE u32 mul_pairs(u32 a, u32 b) { return of_pairs(a, b, 0, [](double a, double b, double) { return a * b; }); }
+DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) { return of_pairs(a, b, c, [](double a, double b, double c) { return a * b + c; }); }
+DEVICE u32 low_twice(u32 a) { return __byte_perm(a, a, 0x1010); }
+DEVICE u32 high_twice(u32 a) { return __byte_perm(a, a, 0x3232); }
+DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
+  multiply_warp(sums, a, 4, b0, b1, [](u32 a, u32 b) {
+    return float_of_half(a & 0xFFFF) * float_of_half(b & 0xFFFF) + float_of_half(a >> 16) * float_of_half(b >> 16);
+  });
+}
+static bool __any_sync(unsigned, bool v) {
+  struct Vote { bool own, any; } vote{v, v};
+  together(own_warp(), 32, &vote, threadIdx.x % 32, [](Collective &warp) {
+    bool any = false;
+    for (void *lane : warp.of) any |= ((Vote *)lane)->own;
+    for (void *lane : warp.of) ((Vote *)lane)->any = any;
+  });
+  return vote.any;
+}
+// Bulk copies are as late as other threads' turns make them: they are done at once, and arrive.
+DEVICE void barrier_expect(u32, u32) {}
+DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
+  memcpy(memory + to, from, bytes);
+  arrive_at(barrier);
+}
+
 // -- programs -------------------------------------------------------------------------------------------
 
 static void (*body)();
