@@ -176,11 +176,13 @@ template <int FORMAT> struct Weights {
   u32 stage;
   int g, c;
 
-  // Word w of a group of the stage; alone: a last group without a partner, whose words do not alternate.
-  ALWAYS uint4 word(int group, int w, bool alone) const {
+  // Word c + 4 k of a group of the stage; alone: a last group without a partner, whose words do not alternate.
+  // Apart from the lane's own, places are constants: runs of a group are two or four words long.
+  ALWAYS uint4 word(int group, int k, bool alone) const {
     constexpr int RUN = FORMAT == Q8_0 ? 4 : 2;
-    const int chunk = group / 2 * 16 + (alone ? w : w / RUN * 2 * RUN + group % 2 * RUN + w % RUN);
-    return load16(stage + g * 512 + (chunk ^ (g & 1 ? S::TURN : 0)) * 16);
+    if (alone) return load16(stage + g * 512 + (group / 2 * 16 + c + 4 * k ^ (g & 1 ? S::TURN : 0)) * 16);
+    const int own = c / RUN * 2 * RUN + c % RUN, first = (group ^ g) & 1 ? RUN : 0;
+    return load16(stage + g * 512 + own * 16 + first * 16 + (group / 2 * 16 + 8 * k) * 16);
   }
   // Bits above the nibbles: word w of the unit or, of two bits a code, of a pair of groups.
   ALWAYS uint4 high(int pair, int w) const {
@@ -265,8 +267,8 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
     const bool alone = COLUMNS % 128 != 0 && group % 2 == 0 && unit * 4 + group + 1 == GROUPS;
     if (group == 0 && !L::SMALL) supers = weights.supers();
     if (group == 0 && L::LEAST) least = weights.scales(c);
-    uint4 q[4] = {weights.word(of_stage, c, alone), weights.word(of_stage, c + 4, alone)}, high[2] = {};
-    if (FORMAT == Q8_0) q[2] = weights.word(of_stage, c + 8, alone), q[3] = weights.word(of_stage, c + 12, alone);
+    uint4 q[4] = {weights.word(of_stage, 0, alone), weights.word(of_stage, 1, alone)}, high[2] = {};
+    if (FORMAT == Q8_0) q[2] = weights.word(of_stage, 2, alone), q[3] = weights.word(of_stage, 3, alone);
     if (L::HIGH) high[0] = weights.high(group / 2, c), high[1] = weights.high(group / 2, c + 4);
     const uint4 scales = weights.scales(of_stage);
     uint4 words[ROW_TILES];
