@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -44,13 +45,15 @@ class CudaSource:
     def make(path: Path, kernel: str, defines: Mapping[str, int]) -> CudaSource:
         return CudaSource(path, kernel, tuple(defines.items()))
 
+    def text(self) -> str:
+        """The file, with the files beside it that it includes."""
+        return _text_of(self.path)
+
     def compiled(self) -> bytes:
         """Its machine code. Raises ``OSError`` if there is no NVRTC, and ``RuntimeError`` with the
         compiler's words if it refuses the source."""
         macros = [f"-D{name}={value}" for name, value in self.defines]
-        return _compile(
-            _text_of(self.path), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros]
-        )
+        return _compile(self.text(), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,11 @@ _WHEEL = "nvidia/*/lib/libnvrtc.so.*"
 
 @cache
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _text_of(path.with_name(line[1])), text)
+
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)
 
 
 def _compile(text: str, name: str, options: list[str]) -> bytes:
@@ -192,7 +199,7 @@ def _cached(source: CudaSource) -> bytes:
     from triton.runtime.cache import get_cache_manager
 
     words = (
-        _text_of(source.path),
+        source.text(),
         source.kernel,
         source.defines,
         _ARCHITECTURE,

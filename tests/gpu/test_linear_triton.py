@@ -21,6 +21,8 @@ from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
+from kinfolk_kernels.linear.gemm_mma_int8 import UNIT_COLUMNS, gemm_mma_int8
+from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import f16_rows, mma_rows
 from kinfolk_kernels.packing import pack
@@ -89,6 +91,25 @@ def test_int8_rows_on_the_matrix_unit(matrix, numbers, poisoned, name, rows):
             out = torch.empty(rows, planes.rows, device="cuda")
         gemm_int8([planes], x, [out], tile).run()
         assert error(out, expected) <= MINIMA
+
+
+@EVERY
+@pytest.mark.parametrize("rows", [2, 8, 9, 16])
+def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
+    planes, exact = matrix(name)
+    x = quantize(numbers(rows, planes.columns).cuda())
+    expected = numbers_of(x).double() @ exact.T
+    default = mma_int8_tile_for([planes])
+    units = -(-planes.columns // UNIT_COLUMNS)
+    # Shares of every length around a tile's, so that tiles have one part, two and many.
+    shares = {2, units // 3, units - 1, units, units + 3} - {0}
+    more = [replace(default, share=share, span=units) for share in shares]
+    for tile in (*(more if rows == 9 else ()), mma_int8_tile_for([planes], 4, 2), None):
+        for _ in range(2):  # the second time, counters are those that the first one left
+            with poisoned():
+                out = torch.empty(rows, planes.rows, device="cuda")
+            gemm_mma_int8([planes], x, [out], tile).run()
+            assert error(out, expected) <= MINIMA, tile
 
 
 @EVERY

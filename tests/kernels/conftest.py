@@ -39,6 +39,7 @@ NEED_TRITON = [
     "test_far_launches.py",
     "test_gemm_f16.py",
     "test_gemm_mma.py",
+    "test_gemm_mma_int8.py",
     "test_gemv.py",
     "test_interpreter_tier.py",
 ]

@@ -1,6 +1,7 @@
 """The CUDA C++ of ``gemm_mma`` compiles for sm_90, in every format, and keeps to its registers.
 
-Its numbers are compared on a GPU (``tests/gpu/test_linear_triton.py``).
+Warps on their own are run on the CPU. Numbers of warpgroups are compared on a GPU only
+(``tests/gpu/test_linear_triton.py``).
 """
 
 from __future__ import annotations
@@ -9,16 +10,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cuda_on_cpu import run_on_cpu
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
 from kinfolk_kernels.linear import triton_backend as backend
-from kinfolk_kernels.linear.gemm_mma import SOURCE, gemm_mma, tile_for
-from kinfolk_kernels.linear.prepare import WARP_ROW_TILES, WARPGROUP_ROW_TILES, MmaRows
+from kinfolk_kernels.linear.gemm_mma import SOURCE, MmaTile, gemm_mma, tile_for
+from kinfolk_kernels.linear.prepare import (
+    WARP_ROW_TILES,
+    WARPGROUP_ROW_TILES,
+    MmaRows,
+    mma_rows,
+)
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS
 
 META = torch.device("meta")
 ALL_REGISTERS = 65536
+
+# Eleven bits of scale, minimum, weight and x.
+HALF = 2e-3
 
 
 def launch_of(rows, *formats, columns=5120, out=4096):
@@ -49,6 +59,30 @@ def test_it_compiles_without_spills_in_loops(name):
     assert launch.shared <= MAX_SHARED
     assert usage.registers * launch.threads <= ALL_REGISTERS
     assert usage.loop_spills == 0
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    ("names", "columns", "batch", "tile"),
+    [
+        (("Q4_K", "Q6_K", "IQ4_XS"), 768, 9, MmaTile(4, 6, 1, 2, 6)),
+        (("Q8_0", "Q5_0"), 704, 20, MmaTile(13, 6, 2, 1)),
+    ],
+    ids=["blocks of 256, six stages", "a last group without a partner"],
+)
+def test_products_of_float16_rows_equal_float64(
+    random_planes, numbers, names, columns, batch, tile
+):
+    shapes = zip(names, (70, 140, 33), strict=False)
+    matrices = [random_planes(name, rows, columns, seed=rows) for name, rows in shapes]
+    x = numbers(batch, columns).bfloat16().float()
+    outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
+    (operand,) = (operand for _, operand in mma_rows(x).parts())
+    run_on_cpu(gemm_mma(matrices, operand, outs, tile))
+    for planes, out in zip(matrices, outs, strict=True):
+        expected = x.double() @ planes.dequantize().double().T
+        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
+        assert float(error.max()) <= HALF, planes.format
 
 
 def test_a_source_that_does_not_compile_names_the_file_and_the_reason():

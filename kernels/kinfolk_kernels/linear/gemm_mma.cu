@@ -18,101 +18,13 @@
 // Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, WARPGROUPS, X_STAGES, WEIGHT_BYTES
 // (shared memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short u16;
-#define DEVICE static __device__ __forceinline__
-#define ALWAYS __device__ __forceinline__
+constexpr int UNIT = 128;  // columns
+#include "gemm_parts.cu"
 
-enum { Q4_K, Q5_K, Q6_K, Q8_0, Q4_0, Q5_0, IQ4_XS };  // planes.LAYOUTS numbers them so
-
-constexpr int WARPS = ROW_WARPS * COLUMN_WARPS;
-constexpr int TILE = 32 * ROW_WARPS;     // rows of a matrix
-constexpr int X_ROWS = 8 * ROW_TILES;
-constexpr int SUMS = X_ROWS;             // of a lane: 32 rows times X_ROWS among 32 lanes
 constexpr int X_PAIR = ROW_TILES * 2048; // bytes of x of a pair
 constexpr int PARTS = WARPGROUPS ? 2 : 1;  // of sums that a program leaves
 constexpr int X_AHEAD = X_STAGES - (WARPGROUPS ? 2 : 1);  // products of a round may run into the next
 constexpr int HEADER = 256;              // bytes of shared memory in which barriers stand
-
-struct Matrix {
-  const char *q, *high, *scales, *supers;
-  void *y;
-  int rows, end;  // end: of its programs
-};
-
-// thousand: the bits of float16 1024, twice. As a constant of the code, the assembler would move it to a
-// register anew for every use.
-struct Work {
-  const char *x;
-  const float *factor;
-  float *part;
-  int *done;
-  int rows, share, span;
-  u32 thousand;
-};
-
-// -- instructions ---------------------------------------------------------------------------------------
-
-DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-DEVICE void copy16(u32 to, const void *from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
-}
-DEVICE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-DEVICE uint4 load16(u32 at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-  return v;
-}
-DEVICE void barrier_init(u32 barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-DEVICE void barrier_expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-DEVICE void barrier_wait(u32 barrier, u32 parity) {
-  asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-               "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier), "r"(parity) : "memory");
-}
-DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-DEVICE void column_warps_wait(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
-DEVICE void column_warps_arrive(int barrier) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
-DEVICE int acquire(const int *flag) {
-  int v;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
-  return v;
-}
-DEVICE int count_up(int *counter) {
-  int before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-  return before;
-}
-DEVICE void release(int *flag, int v) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(v) : "memory"); }
-DEVICE void wait_for_producers() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-DEVICE u32 sub_pairs(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
-DEVICE u32 mul_pairs(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
-DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) {
-  u32 r;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-DEVICE u32 low_twice(u32 a) { return __byte_perm(a, a, 0x1010); }
-DEVICE u32 high_twice(u32 a) { return __byte_perm(a, a, 0x3232); }
-DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // -- products of a warpgroup: asynchronous, four warps at the same instruction ---------------------------
 
@@ -178,37 +90,7 @@ DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, u64 x) {
 }
 #endif
 
-#if Y_TYPE == 0
-typedef float Y;
-DEVICE Y as_y(float v) { return v; }
-#else
-typedef u16 Y;
-DEVICE Y as_y(float v) {
-  u16 r;
-#if Y_TYPE == 1
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v));
-#endif
-  return r;
-}
-#endif
-
-// -- formats --------------------------------------------------------------------------------------------
-
-template <int FORMAT> struct Layout {
-  static constexpr bool SMALL = FORMAT == Q8_0 || FORMAT == Q4_0 || FORMAT == Q5_0;  // blocks of 32
-  static constexpr bool LEAST = FORMAT == Q4_K || FORMAT == Q5_K;                    // blocks have a minimum
-  static constexpr bool ONE_BIT = FORMAT == Q5_K || FORMAT == Q5_0, TWO_BITS = FORMAT == Q6_K;  // above the nibble
-  static constexpr bool HIGH = ONE_BIT || TWO_BITS;
-  // A chunk is a word of four rows, 16 bytes. A stage has the chunks of a pair of eight groups of four rows.
-  static constexpr int CHUNKS = FORMAT == Q8_0 ? 32 : 16;
-  static constexpr int Q_BYTES = 8 * CHUNKS * 16, HIGH_BYTES = HIGH ? 8 * 8 * 16 : 0;
-  static constexpr int SCALES_AT = Q_BYTES + HIGH_BYTES, SUPERS_AT = SCALES_AT + 8 * 2 * 16;
-  static constexpr int STAGE = SUPERS_AT + (SMALL ? 0 : 8 * 16);
-  static constexpr int TURN = FORMAT == Q8_0 ? 2 : 4;  // see Source
-  static constexpr int OFFSET = FORMAT == Q6_K ? 32 : FORMAT == Q5_0 ? 16 : FORMAT == Q4_0 ? 8 : LEAST ? 0 : 128;
-};
+// -- copies of weights ----------------------------------------------------------------------------------
 
 // What the lanes of a warp copy: the chunks of eight groups of four rows, pair by pair. The chunks of odd
 // groups are exchanged in their stage, chunk i with i ^ TURN, so that lanes read from different banks.
@@ -299,16 +181,6 @@ template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supe
   return {low, low, top, top, low_twice(least), high_twice(least)};
 }
 
-// Four nibbles in bytes -> four values of the non-linear table, as signed bytes.
-DEVICE u32 looked_up(u32 codes) {
-  u32 i = codes & 0x07070707u;
-  i |= i >> 4;
-  i = (i & 0xff) | ((i >> 8) & 0xff00);
-  u32 lower = __byte_perm(0xbfad9881u, 0xf6eaddcfu, i), upper = __byte_perm(0x26190d01u, 0x71594535u, i);
-  u32 is_upper = ((codes >> 3) & 0x01010101u) * 0xffu;
-  return (lower & ~is_upper) | (upper & is_upper);
-}
-
 // A word of a row -> four pairs of weights: two of its low nibbles, two of its high nibbles.
 // top: of 8-bit codes, the word 32 columns on; shift: to the group's bits in the word high; later: whether
 // the word is in the second half of its group.
@@ -341,11 +213,12 @@ DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f
   }
 }
 
-template <int FORMAT> constexpr float Y_FACTOR = FORMAT == Q4_K ? 32 : 1;
+// See unpack.
+template <int FORMAT> DEVICE float y_factor(const Work &work, int row) {
+  return __ldcg(work.factor + row) * (FORMAT == Q4_K ? 32 : 1);
+}
 
 // -- products -------------------------------------------------------------------------------------------
-
-DEVICE u32 row_of(const uint4 &v, int r) { return r == 0 ? v.x : r == 1 ? v.y : r == 2 ? v.z : v.w; }
 
 // What a lane reads of a pair of groups of its warp's weights. Lane 4 g + c has rows 4 g to 4 g + 3.
 template <int FORMAT> struct Pair {
@@ -452,68 +325,6 @@ template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, i
   else add_pair_as<FORMAT, false>(sums, weights, x, lane);
 }
 #endif
-
-// The rounds of a program: COLUMN_WARPS pairs each, tile after tile of its share.
-struct Rounds {
-  int tile, last_tile, pair, end, stop, span;
-
-  ALWAYS Rounds(const Work &work, int start, int stop) : stop(stop), span(work.span) {
-    tile = start / span, last_tile = (stop - 1) / span;
-    pair = start - tile * span, end = end_of();
-  }
-  ALWAYS int end_of() const { return min(stop - tile * span, (COLUMNS + 127) / 128); }
-  ALWAYS bool over() const { return tile > last_tile; }
-  // Returns whether the next round is of another tile.
-  ALWAYS bool next() {
-    pair += COLUMN_WARPS;
-    if (pair < end) return false;
-    tile++, pair = 0, end = end_of();
-    return true;
-  }
-};
-
-// A place in a ring of stages, and the parity of the turn around it.
-template <int STAGES> struct Ring {
-  int stage = 0, turn = 0;
-  ALWAYS void next() {
-    if (++stage == STAGES) stage = 0, turn ^= 1;
-  }
-};
-
-// A lane's rows of the matrix times its two rows of a tile of x.
-template <int FORMAT>
-DEVICE void write_tile(const float *first, const float *second, int x_tile, const Matrix &m, const Work &work, int first_row, int lane) {
-  const int n = first_row + (lane >> 2) * 4;
-  if (n >= m.rows) return;
-#pragma unroll
-  for (int e = 0; e < 2; e++) {
-    const int row = x_tile * 8 + 2 * (lane & 3) + e;
-    if (row >= work.rows) continue;
-    const float factor = __ldcg(work.factor + row) * Y_FACTOR<FORMAT>;
-    __align__(16) Y v[4] = {as_y(first[e] * factor), as_y(first[2 + e] * factor),
-                            as_y(second[e] * factor), as_y(second[2 + e] * factor)};
-    Y *to = (Y *)m.y + (u64)row * m.rows + n;
-    if (m.rows % 4 == 0) {
-      if (sizeof(Y) == 2) *(uint2 *)to = *(uint2 *)v;
-      else *(uint4 *)to = *(uint4 *)v;
-    } else {
-#pragma unroll
-      for (int r = 0; r < 4; r++)
-        if (n + r < m.rows) to[r] = v[r];
-    }
-  }
-}
-
-template <int FORMAT> DEVICE void write_y(float (*sums)[4], const Matrix &m, const Work &work, int first_row, int lane) {
-#pragma unroll
-  for (int j = 0; j < ROW_TILES; j++) write_tile<FORMAT>(sums[j], sums[ROW_TILES + j], j, m, work, first_row, lane);
-}
-
-// A warp's sums as a lane leaves them for another warp: one of each lane side by side.
-DEVICE void add_sums(float (*sums)[4], const float *from, bool global) {
-#pragma unroll
-  for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] += global ? __ldcg(from + i * 32) : from[i * 32];
-}
 
 #if WARPGROUPS
 // A tile of several programs. Of two, the second leaves its part, and the first one adds it. Of more, each
@@ -661,21 +472,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     give_back_x();
 #endif
     if (tile == last_tile) start_dependents();
-    if (COLUMN_WARPS > 1) {
-      // Named barriers: of sums that are there, and of sums that have been read.
-      float *own = left + ((column_warp - 1) * ROW_WARPS + row_warp) * (SUMS * 32) + lane;
-      if (column_warp > 0) {
-        if (tile > first_tile) column_warps_wait(ROW_WARPS + row_warp);
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) own[i * 32] = sums[i / 4][i % 4];
-        column_warps_arrive(row_warp);
-        continue;
-      }
-      column_warps_wait(row_warp);
-#pragma unroll
-      for (int k = 0; k < COLUMN_WARPS - 1; k++) add_sums(sums, left + (k * ROW_WARPS + row_warp) * (SUMS * 32) + lane, false);
-      if (tile < last_tile) column_warps_arrive(ROW_WARPS + row_warp);
-    }
+    if (!sum_of_columns(sums, left, row_warp, column_warp, tile > first_tile, tile < last_tile, lane)) continue;
 #if WARPGROUPS
     const SharedTile shared(work, tile, end);
     if (shared.count > 2 || program > shared.first) {
@@ -685,24 +482,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     if (shared.count == 2) shared.add_other(sums, work, row_warp, lane);
     write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
 #else
-    const u64 place = row_warp * (SUMS * 32) + lane;
-    if (start > tile * work.span) {
-      float *to = work.part + (u64)program * (TILE * X_ROWS) + place;
-#pragma unroll
-      for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
-      __threadfence();
-      __syncwarp();
-      if (lane == 0) release(work.done + program * ROW_WARPS + row_warp, 1);
-      continue;
-    }
-    for (int p = program + 1; p * work.share < min((tile + 1) * work.span, end); p++) {
-      int *done = work.done + p * ROW_WARPS + row_warp;
-      while (!acquire(done)) {}
-      add_sums(sums, work.part + (u64)p * (TILE * X_ROWS) + place, true);
-      __syncwarp();
-      if (lane == 0) *done = 0;
-    }
-    write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+    end_tile<FORMAT>(sums, m, work, program, tile, start, end, row_warp, lane);
 #endif
   }
 #if WARPGROUPS
@@ -713,32 +493,5 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
 #endif
 }
 
-template <int FORMAT> DEVICE void segment_of(const Matrix &m, Work work, int begin, int program, char *memory) {
-  work.part += (u64)begin * PARTS * (TILE * X_ROWS), work.done += begin * ROW_WARPS;
-  segment<FORMAT>(m, work, program - begin, memory);
-}
-
-// Up to four matrices; done is zero for each warp of rows of each program before and after.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-gemm_mma(Matrix m0, Matrix m1, Matrix m2, Matrix m3, Work work) {
-  extern __shared__ __align__(128) char memory[];
-  // A program waits for those behind it, so the device must start these first.
-  const int program = gridDim.x - 1 - blockIdx.x;
-  // Matrices of one format share code.
-#if F1 == F0
-  if (program < m1.end) return segment_of<F0>(program < m0.end ? m0 : m1, work, program < m0.end ? 0 : m0.end, program, memory);
-#else
-  if (program < m0.end) return segment_of<F0>(m0, work, 0, program, memory);
-#if F1 >= 0
-  if (program < m1.end) return segment_of<F1>(m1, work, m0.end, program, memory);
-#endif
-#endif
-#if F2 >= 0 && F3 == F2
-  segment_of<F2>(program < m2.end ? m2 : m3, work, program < m2.end ? m1.end : m2.end, program, memory);
-#elif F2 >= 0
-  if (program < m2.end) return segment_of<F2>(m2, work, m1.end, program, memory);
-#if F3 >= 0
-  segment_of<F3>(m3, work, m2.end, program, memory);
-#endif
-#endif
-}
+#define KERNEL gemm_mma
+#include "gemm_segments.cu"

@@ -38,12 +38,14 @@ THOUSAND = 0x64006400
 class MmaTile:
     """The work of a program: ``share`` pairs of groups, which may continue from one tile of
     32 * ``row_warps`` rows into the next. A tile counts as ``span`` pairs, of which the last ones
-    may lie beyond the columns. ``column_warps`` warps share the pairs of the same rows."""
+    may lie beyond the columns. ``column_warps`` warps share the pairs of the same rows. A warp has
+    at most ``stages`` stages of weights, and fewer if memory is short."""
 
     share: int
     span: int
     row_warps: int
     column_warps: int
+    stages: int = MAX_STAGES
 
     @property
     def warps(self) -> int:
@@ -83,45 +85,75 @@ def gemm_mma(
 ) -> CudaLaunch:
     """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 128, for up to four matrices of K
     columns. ``x`` is of one part."""
-    rows, device = outs[0].shape[0], outs[0].device
     tile = tile or tile_for(matrices, x.tiles)
+    weight_bytes = _weight_bytes(matrices, tile, x)
+    defines = {
+        "WARPGROUPS": int(x.warpgroups),
+        "X_STAGES": _x_stages(x),
+        "WEIGHT_BYTES": weight_bytes,
+    }
+    return launch_of(
+        SOURCE,
+        matrices,
+        outs,
+        tile,
+        (x.numbers, x.factor),
+        x.tiles,
+        defines,
+        _other_bytes(tile, x) + tile.warps * weight_bytes,
+        parts=2 if x.warpgroups else 1,
+    )
+
+
+def launch_of(
+    source: Path,
+    matrices: Sequence[Planes],
+    outs: Sequence[torch.Tensor],
+    tile: MmaTile,
+    x: tuple[torch.Tensor, torch.Tensor],
+    row_tiles: int,
+    defines: dict[str, int],
+    shared: int,
+    parts: int = 1,
+) -> CudaLaunch:
+    """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
+
+    ``x``: rows, ``row_tiles`` tiles of eight, and their factors or scales; ``parts``: of sums that
+    a program may leave; ``defines``: the macros that only this kernel has.
+    """
+    rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
     described, formats, end = [], [], 0
     for i in order:
         planes = matrices[i]
-        end += -(-_tiles(planes, tile.row_warps) * tile.span // tile.share)
+        end += -(-tiles_of(planes, tile.row_warps) * tile.span // tile.share)
         formats.append(LAYOUTS[planes.format].number)
         planes_at = (planes.q, planes.high, planes.scales, planes.supers)
         described.append(_Matrix(*map(_address, (*planes_at, outs[i])), planes.rows, end))
     unused = MAX_MATRICES - len(order)
     formats += [NOTHING] * unused
     described += [_Matrix(end=end) for _ in range(unused)]
-    row_room, weight_bytes = 8 * x.tiles, _weight_bytes(matrices, tile, x)
-    parts = end * (2 if x.warpgroups else 1)
-    part = torch.empty(parts * ROWS_OF_WARP * tile.row_warps * row_room, device=device)
+    sums = end * parts * ROWS_OF_WARP * tile.row_warps * 8 * row_tiles
+    part = torch.empty(sums, device=device)
     done = counters(device, end * tile.row_warps)
-    work = _Work(
-        *map(_address, (x.numbers, x.factor, part, done)), rows, tile.share, tile.span, THOUSAND
-    )
-    defines = {
-        "ROW_TILES": x.tiles,
+    work = _Work(*map(_address, (*x, part, done)), rows, tile.share, tile.span, THOUSAND)
+    macros = {
+        "ROW_TILES": row_tiles,
         "ROW_WARPS": tile.row_warps,
         "COLUMN_WARPS": tile.column_warps,
-        "WARPGROUPS": int(x.warpgroups),
-        "X_STAGES": _x_stages(x),
-        "WEIGHT_BYTES": weight_bytes,
+        **defines,
         "COLUMNS": matrices[0].columns,
         "Y_TYPE": Y_TYPES[outs[0].dtype],
         **{f"F{i}": number for i, number in enumerate(formats)},
     }
     return CudaLaunch(
-        CudaSource.make(SOURCE, "gemm_mma", defines),
+        CudaSource.make(source, source.stem, macros),
         end,
         32 * tile.warps,
-        _other_bytes(tile, x) + tile.warps * weight_bytes,
+        shared,
         (*described, work),
         device,
-        (*matrices, *outs, x, part, done),
+        (*matrices, *outs, *x, part, done),
     )
 
 
@@ -132,25 +164,34 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
         row_warps, column_warps = 4, 4
     elif row_tiles <= WARP_ROW_TILES[-1]:
         row_warps, column_warps = 6, 2
-    pairs = -(-matrices[0].columns // PAIR_COLUMNS)
-    tiles = [_tiles(planes, row_warps) for planes in matrices]
+    return tile_of(matrices, row_warps, column_warps, PAIR_COLUMNS, LEAST_PAIRS)
+
+
+def tile_of(
+    matrices: Sequence[Planes], row_warps: int, column_warps: int, width: int, least: int
+) -> MmaTile:
+    """The tile of so many warps, whose shares have units of ``width`` columns, at least ``least``
+    of them if a tile has as many."""
+    units = -(-matrices[0].columns // width)
+    tiles = [tiles_of(planes, row_warps) for planes in matrices]
 
     def rounds(count: int) -> int:
-        """The next multiple of the pairs that a program processes at a time."""
+        """The next multiple of the units that a program processes at a time."""
         return -(-count // column_warps) * column_warps
 
-    share = rounds(max(min(LEAST_PAIRS, pairs), sum(tiles) * pairs // MULTIPROCESSORS))
-    while sum(-(-count * pairs // share) for count in tiles) > MULTIPROCESSORS:
+    share = rounds(max(min(least, units), sum(tiles) * units // MULTIPROCESSORS))
+    while sum(-(-count * units // share) for count in tiles) > MULTIPROCESSORS:
         share += column_warps
-    parts, span = -(-pairs // share), pairs
+    parts, span = -(-units // share), units
     if parts * sum(tiles) <= MULTIPROCESSORS:
         # A program works on one tile only: tiles are divided into parts of nearly equal length.
-        share = rounds(-(-pairs // parts))
-        span = -(-pairs // share) * share
+        share = rounds(-(-units // parts))
+        span = -(-units // share) * share
     return MmaTile(share, span, row_warps, column_warps)
 
 
-def _tiles(planes: Planes, row_warps: int) -> int:
+def tiles_of(planes: Planes, row_warps: int) -> int:
+    """Tiles of a matrix."""
     return -(-planes.rows // (ROWS_OF_WARP * row_warps))
 
 
@@ -162,11 +203,11 @@ def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, x: MmaRows) -> int:
     """Shared memory of a warp for weights: stages of a pair of groups, in the largest format."""
     stage = max(_stage_bytes(planes.format) for planes in matrices)
     room = (MAX_SHARED - _other_bytes(tile, x)) // tile.warps
-    return min(MAX_STAGES, room // stage) * stage
+    return min(tile.stages, room // stage) * stage
 
 
 def _stage_bytes(format: str) -> int:
-    """Bytes of a pair of groups of 32 rows: ``STAGE`` of the kernel."""
+    """Bytes of a pair of groups of 32 rows: ``STAGE`` of the kernels."""
     layout = LAYOUTS[format]
     codes = 4096 if layout.number == EIGHT_BITS else 2048
     high = 1024 if layout.bits else 0

@@ -1,32 +1,35 @@
 """``linear`` for packed matrices, on the GPU.
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
-float16: one row is multiplied by dot products, more rows on tensor cores. Up to 64 rows, on sm_90
-up to 128 or, of large matrices, up to 512, are multiplied as float16 on tensor cores, on sm_90 by a
-kernel in CUDA C++. For more rows, slices of the matrix are dequantised and multiplied by cuBLAS.
+float16: one row is multiplied by dot products, more rows on tensor cores, in Triton or in CUDA C++.
+Up to 64 rows, on sm_90 up to 128 or, of large matrices, up to 512, are multiplied as float16 on
+tensor cores, on sm_90 by a kernel in CUDA C++. For more rows, slices of the matrix are dequantised
+and multiplied by cuBLAS.
 The order of sums depends on shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import triton
 
-from kinfolk_kernels.cuda_source import unavailable
+from kinfolk_kernels.cuda_source import CudaLaunch, unavailable
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, made_int8
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, made_int8
+from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_mma import gemm_mma
+from kinfolk_kernels.linear.gemm_mma_int8 import gemm_mma_int8
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
 from kinfolk_kernels.linear.prepare import MAX_PART_ROWS, f16_rows, int8_rows, mma_rows
-from kinfolk_kernels.linear.segments import MAX_MATRICES
+from kinfolk_kernels.linear.segments import MAX_MATRICES, by_size
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
@@ -39,6 +42,11 @@ WEIGHTS_OF_PART = 24 << 20
 """Weights that a launch must have for each part but the first. Every part reads them again, and its
 launch takes 12 us besides; with fewer weights it is faster to dequantise them once. Counted from
 launches of 31 to 178 M weights (``benchmarks/NOTES.md``)."""
+
+ROWS_BY_COPIES: Mapping[str, range] = {}
+"""The numbers of int8 rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on sm_90, by the
+format of a launch's largest matrix: {"Q4_K": range(2, 17)}, for example. To be measured by
+``benchmarks/kernels/linear.py``."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -90,12 +98,22 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     as_half = [pair for pair in pairs if not _takes_int8(pair[0], rows)]
     if as_int8:
         words = made_int8(x) or int8_rows(x)
-        product = gemv if rows == 1 else gemm_int8
         for part, results in _launches(as_int8):
-            product(part, words, results, asm=not INTERPRETED).run()
+            _int8_product(part, words, results).run()
     if as_half:
         _half_products(as_half, x)
     return outs
+
+
+def _int8_product(
+    matrices: Sequence[Planes], x: Int8Rows, outs: Sequence[torch.Tensor]
+) -> Launch | CudaLaunch:
+    rows, largest = outs[0].shape[0], matrices[by_size(matrices)[0]]
+    if rows == 1:
+        return gemv(matrices, x, outs, asm=not INTERPRETED)
+    if rows in ROWS_BY_COPIES.get(largest.format, ()) and not unavailable(outs[0].device):
+        return gemm_mma_int8(matrices, x, outs)
+    return gemm_int8(matrices, x, outs, asm=not INTERPRETED)
 
 
 def _dequantised(matrices: Sequence[Planes], rows: int, device: torch.device) -> bool:

@@ -1,0 +1,421 @@
+// Packed matrices times 2 to 16 int8 rows on tensor cores, for sm_90.
+//
+// A warp multiplies 32 rows of a matrix with all rows of x, a unit of four groups (256 columns) at a time.
+// ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other units of the same rows;
+// their sums are added in shared memory. Each warp copies its own weights to shared memory, some units
+// ahead, and waits for no other warp. The warps of the same units each copy a part of x.
+//
+// The four lanes of a row read words of one group, so the tensor core adds 32 products of one scale: a whole
+// number, which is multiplied by the whole scale. Numbers are converted to float32 once for 64 columns, as x
+// has a scale for each 64, and multiplied by the scale of a block once for 256. Minima are multiplied with
+// sums of x.
+//
+// Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, X_STAGES, WEIGHT_BYTES (shared memory
+// for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
+
+constexpr int UNIT = 256;  // columns
+#include "gemm_parts.cu"
+
+constexpr int UNITS = (COLUMNS + UNIT - 1) / UNIT, GROUPS = COLUMNS / 64;
+constexpr int PARTS = 1;    // of sums that a program leaves
+constexpr int HEADER = 256; // bytes of shared memory in which barriers stand
+// A unit of x in shared memory: a tile of eight rows after the other, group by group, 16 bytes for each lane;
+// then a scale for each group and row.
+constexpr int X_WORDS = 4 * ROW_TILES * 512, X_UNIT = X_WORDS + 4 * X_ROWS * 4;
+constexpr u32 ONES = 0x01010101u;
+static_assert(COLUMN_WARPS * X_STAGES * 16 <= HEADER);
+
+template <int FORMAT> DEVICE float y_factor(const Work &, int) { return 1; }
+
+// -- x --------------------------------------------------------------------------------------------------
+
+// What a thread copies of x: 16 bytes of some rows, and of the scales. Of ``Int8Rows``, work.x are the words and
+// work.factor the scales.
+struct XSource {
+  static constexpr int THREADS = 32 * ROW_WARPS, STEP = THREADS / 16;  // STEP: rows that all threads copy at a time
+  const char *words, *scales;
+  int row, chunk, thread, last;
+
+  ALWAYS XSource(const Work &work, int thread) : thread(thread) {
+    row = thread / 16, chunk = thread % 16, last = work.rows - 1;
+    words = work.x + chunk * 16, scales = (const char *)work.factor + thread * 16;
+  }
+  // LATER: without waiting, to be waited for by barrier_arrive_after_copies.
+  template <bool LATER> ALWAYS void copy(u32 stage, int unit) const {
+    if (COLUMNS % UNIT == 0 || unit * UNIT + chunk * 16 < COLUMNS) {
+#pragma unroll
+      for (int first = 0; first < X_ROWS; first += STEP) {
+        const int n = first + row;
+        if (X_ROWS % STEP && n >= X_ROWS) continue;
+        const u32 to = stage + (chunk / 4 * ROW_TILES + n / 8) * 512 + n % 8 * 64 + chunk % 4 * 16;
+        copy_one<LATER>(to, words + (u32)(min(n, last) * COLUMNS + unit * UNIT));
+      }
+    }
+    const bool there = COLUMNS % UNIT == 0 || unit * 4 + thread / (2 * ROW_TILES) < GROUPS;
+    if (thread < X_ROWS && there) copy_one<LATER>(stage + X_WORDS + thread * 16, scales + unit * (16 * X_ROWS));
+  }
+  template <bool LATER> static ALWAYS void copy_one(u32 to, const char *from) {
+    if (LATER) copy16(to, from);
+    else store16(to, __ldcg((const uint4 *)from));
+  }
+};
+
+// -- formats --------------------------------------------------------------------------------------------
+
+// A stage of a warp's weights: 32 chunks of each of eight groups of four rows. A chunk is a word of four rows, 16
+// bytes, and a unit has 32, or 64 of 8-bit codes, which take two stages.
+template <int FORMAT> struct Stage : Layout<FORMAT> {
+  using L = Layout<FORMAT>;
+  static constexpr int OF_UNIT = FORMAT == Q8_0 ? 2 : 1, OF_GROUPS = 4 / OF_UNIT;
+  static constexpr int HIGH_CHUNKS = L::TWO_BITS ? 16 : L::ONE_BIT ? 8 : 0;
+  static constexpr int HIGH_AT = 8 * 512, SCALES_AT = HIGH_AT + 8 * HIGH_CHUNKS * 16;
+  static constexpr int SUPERS_AT = SCALES_AT + 8 * OF_GROUPS * 16, BYTES = SUPERS_AT + (L::SMALL ? 0 : 8 * 16);
+  // Chunk i of odd groups of rows stands at i ^ TURN, so that lanes read from different banks.
+  static constexpr int TURN = FORMAT == Q8_0 ? 4 : 2, HIGH_TURN = L::TWO_BITS ? 2 : 4;
+};
+
+// What the lanes of a warp copy, stage by stage.
+template <int FORMAT> struct StageSource {
+  using S = Stage<FORMAT>;
+  static constexpr u32 CHUNKS = GROUPS * (FORMAT == Q8_0 ? 16 : 8), Q_ROW = CHUNKS * 16;
+  static constexpr u32 HIGH_ROW = S::TWO_BITS ? (u32)COLUMNS : (u32)UNITS * 8 * 16;
+  const char *q, *high, *scales, *supers;  // of the lane, at the first stage
+  int there;                               // groups of four rows from the first on
+
+  ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
+    there = groups - first;
+    u64 group = first;
+    q = m.q + group * Q_ROW + lane * 16;
+    if (S::HIGH) high = m.high + (group + lane / S::HIGH_CHUNKS) * HIGH_ROW + lane % S::HIGH_CHUNKS * 16;
+    scales = (S::SMALL ? m.supers : m.scales) + ((group + lane / S::OF_GROUPS % 8) * GROUPS + lane % S::OF_GROUPS) * 16;
+    if (!S::SMALL) supers = m.supers + (group + lane % 8) * (GROUPS / 4) * 16;
+  }
+
+  ALWAYS void copy(u32 stage, int n, int lane) const {
+    if (there >= 8 && (COLUMNS % UNIT == 0 || (n + 1) * 32 <= CHUNKS)) copy_as<true>(stage, n, lane);
+    else copy_as<false>(stage, n, lane);
+  }
+
+  template <bool ALL> ALWAYS void copy_as(u32 stage, int n, int lane) const {
+    const char *from = q + n * 512;
+    const u32 even = stage + lane * 16, odd = stage + (lane ^ S::TURN) * 16;
+    copy_rows<ALL, 0>(even, odd, from, n * 32 + lane < CHUNKS);
+    if constexpr (S::HIGH) {
+      constexpr int EACH = 32 / S::HIGH_CHUNKS;  // groups of rows at a time
+      const u32 turn = EACH == 4 ? lane / 8 % 2 * S::HIGH_TURN : lane / 16 * S::HIGH_TURN;
+      copy_high<ALL, 0, EACH>(stage + S::HIGH_AT + (lane ^ turn) * 16, high + n * (S::HIGH_CHUNKS * 16), lane / S::HIGH_CHUNKS);
+    }
+    const bool row = lane / S::OF_GROUPS % 8 < there, column = n * S::OF_GROUPS + lane % S::OF_GROUPS < GROUPS;
+    if (S::OF_GROUPS == 4 || lane < 8 * S::OF_GROUPS)
+      copy_one<ALL, 0>(stage + S::SCALES_AT + lane * 16, scales + n * (S::OF_GROUPS * 16), row && column, scales);
+    if (!S::SMALL && lane < 8) copy_one<ALL, 0>(stage + S::SUPERS_AT + lane * 16, supers + n * 16, lane < there, supers);
+  }
+
+  template <bool ALL, int I> ALWAYS void copy_rows(u32 even, u32 odd, const char *from, bool column) const {
+    copy_one<ALL, (int)(I * Q_ROW)>((I % 2 ? odd : even) + I * 512, from, I < there && column, q);
+    if constexpr (I < 7) copy_rows<ALL, I + 1>(even, odd, from, column);
+  }
+  template <bool ALL, int I, int EACH> ALWAYS void copy_high(u32 to, const char *from, int row) const {
+    copy_one<ALL, (int)(I * EACH * HIGH_ROW)>(to + I * 512, from, I * EACH + row < there, high);
+    if constexpr ((I + 1) * EACH < 8) copy_high<ALL, I + 1, EACH>(to, from, row);
+  }
+
+  // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
+  template <bool ALL, int OFFSET> static ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) {
+    if (ALL) copy16_from<OFFSET>(to, from);
+    else copy16_or_zero(to, is ? from + OFFSET : other, is);
+  }
+};
+
+DEVICE u32 shifted(u32 word, int left) { return left < 0 ? word >> -left : word << left; }
+
+// The low and the high nibbles of a word with the bits above them, as bytes for the tensor core. They are codes
+// or, where the offset is subtracted, numbers, and LOW_FACTOR or TOP_FACTOR times too large.
+// group: of the unit.
+template <int FORMAT> DEVICE void bytes_of(u32 &low, u32 &top, u32 q, u32 high, int group) {
+  const int bit = 2 * group, two = 4 * (group & 1);
+  if (FORMAT == Q4_K) low = q & 0x0F0F0F0Fu, top = q & 0xF0F0F0F0u;
+  if (FORMAT == Q5_K) {
+    low = (q & 0x0F0F0F0Fu) | (shifted(high, 4 - bit) & 0x10101010u);
+    top = (q >> 4 & 0x0F0F0F0Fu) | (shifted(high, 3 - bit) & 0x10101010u);
+  }
+  if (FORMAT == Q6_K) {
+    u32 less = high ^ 0xAAAAAAAAu;  // 32 less in each code
+    low = (q << 2 & 0x3C3C3C3Cu) | (less << (6 - two) & 0xC0C0C0C0u);
+    top = (q >> 2 & 0x3C3C3C3Cu) | (less << (4 - two) & 0xC0C0C0C0u);
+  }
+  if (FORMAT == Q4_0) low = (q << 4 ^ 0x80808080u) & 0xF0F0F0F0u, top = (q ^ 0x80808080u) & 0xF0F0F0F0u;
+  if (FORMAT == Q5_0) {
+    low = (q << 3 & 0x78787878u) | (~shifted(high, 7 - bit) & 0x80808080u);
+    top = (q >> 1 & 0x78787878u) | (~shifted(high, 6 - bit) & 0x80808080u);
+  }
+  if (FORMAT == IQ4_XS) low = looked_up(q & 0x0F0F0F0Fu), top = looked_up(q >> 4 & 0x0F0F0F0Fu);
+}
+template <int FORMAT> constexpr int TOP_FACTOR = FORMAT == Q4_K || FORMAT == Q4_0 ? 16 : FORMAT == Q5_0 ? 8 : FORMAT == Q6_K ? 4 : 1;
+// Whole scales make up for it where it differs.
+template <int FORMAT> constexpr int LOW_FACTOR = FORMAT == Q4_K ? 1 : TOP_FACTOR<FORMAT>;
+
+// The whole scales of a row in a group: of its columns 0-15, 16-31, 32-47 and 48-63.
+struct WholeScales {
+  int a, b, c, d;
+};
+template <int FORMAT> DEVICE WholeScales whole_scales(u32 word) {
+  if (FORMAT == Q6_K) return {signed_byte<0>(word), signed_byte<2>(word), signed_byte<1>(word), signed_byte<3>(word)};
+  int low = word & 255, top = __byte_perm(word, 0, 0x4441);
+  if (FORMAT == IQ4_XS) low = signed_byte<0>(word), top = signed_byte<1>(word);
+  if (LOW_FACTOR<FORMAT> != TOP_FACTOR<FORMAT>) low = word << 4 & 0xFF0;
+  return {low, low, top, top};
+}
+
+// -- products -------------------------------------------------------------------------------------------
+
+// What a lane reads of its warp's weights. Lane 4 g + c has rows 4 g to 4 g + 3, and of each group words c and c + 4
+// or, of 8-bit codes, c, c + 4, c + 8 and c + 12.
+template <int FORMAT> struct Weights {
+  using S = Stage<FORMAT>;
+  u32 stage;
+  int g, c;
+
+  // Word c + 4 k of a group of the stage; alone: a last group without a partner, whose words do not alternate.
+  // Apart from the lane's own, places are constants: runs of a group are two or four words long.
+  ALWAYS uint4 word(int group, int k, bool alone) const {
+    constexpr int RUN = FORMAT == Q8_0 ? 4 : 2;
+    if (alone) return load16(stage + g * 512 + (group / 2 * 16 + c + 4 * k ^ (g & 1 ? S::TURN : 0)) * 16);
+    const int own = c / RUN * 2 * RUN + c % RUN, first = (group ^ g) & 1 ? RUN : 0;
+    return load16(stage + g * 512 + own * 16 + first * 16 + (group / 2 * 16 + 8 * k) * 16);
+  }
+  // Bits above the nibbles: word w of the unit or, of two bits a code, of a pair of groups.
+  ALWAYS uint4 high(int pair, int w) const {
+    const int chunk = S::TWO_BITS ? w / 2 * 4 + pair * 2 + w % 2 : w;
+    return load16(stage + S::HIGH_AT + (g * S::HIGH_CHUNKS + (chunk ^ (g & 1 ? S::HIGH_TURN : 0))) * 16);
+  }
+  ALWAYS uint4 scales(int group) const { return load16(stage + S::SCALES_AT + (g * S::OF_GROUPS + group) * 16); }
+  ALWAYS uint4 supers() const { return load16(stage + S::SUPERS_AT + g * 16); }
+};
+
+// The products of a group of two rows of four, ``half`` says which, with eight rows of x.
+template <int FORMAT> struct Products {
+  u32 a[8];  // left operands of 32 columns each, for low and for high nibbles
+  WholeScales whole[2];
+  float d[2][2];
+
+  ALWAYS Products(const uint4 (&q)[4], const uint4 (&high)[2], const uint4 &scales, int half, int group) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int row = 2 * half + r;
+      if (FORMAT == Q8_0) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) a[2 * k + r] = row_of(q[k], row);
+      } else {
+        bytes_of<FORMAT>(a[r], a[4 + r], row_of(q[0], row), row_of(high[0], row), group);
+        bytes_of<FORMAT>(a[2 + r], a[6 + r], row_of(q[1], row), row_of(high[1], row), group);
+      }
+      const u32 word = row_of(scales, row);
+      if (Layout<FORMAT>::SMALL) {
+        d[r][0] = float_of_half(word) / TOP_FACTOR<FORMAT>, d[r][1] = float_of_half(word >> 16) / TOP_FACTOR<FORMAT>;
+      } else whole[r] = whole_scales<FORMAT>(word);
+    }
+  }
+
+  // x: the lane's words of a row; scales: of its rows 2 c and 2 c + 1 of x.
+  ALWAYS void add(float *sums, const uint4 &x, const float2 &scales) const {
+    constexpr bool UNSIGNED = Layout<FORMAT>::LEAST;
+    int low[4] = {}, top[4] = {};
+    if (FORMAT == Q6_K) {
+      int far[4] = {}, far_top[4] = {};
+      multiply_half(low, a[0], a[1], x.x), multiply_half(far, a[2], a[3], x.y);
+      multiply_half(top, a[4], a[5], x.z), multiply_half(far_top, a[6], a[7], x.w);
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        const WholeScales &s = whole[k / 2];
+        sums[k] += (float)(low[k] * s.a + far[k] * s.b + top[k] * s.c + far_top[k] * s.d) * (k % 2 ? scales.y : scales.x);
+      }
+      return;
+    }
+    multiply_bytes<UNSIGNED>(low, a[0], a[1], a[2], a[3], x.x, x.y);
+    multiply_bytes<UNSIGNED>(top, a[4], a[5], a[6], a[7], x.z, x.w);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const float scale = k % 2 ? scales.y : scales.x;
+      if (Layout<FORMAT>::SMALL) sums[k] += ((float)low[k] * d[k / 2][0] + (float)top[k] * d[k / 2][1]) * scale;
+      else sums[k] += (float)(low[k] * whole[k / 2].a + top[k] * whole[k / 2].c) * scale;
+    }
+  }
+};
+
+// Two numbers as two pairs of bfloat16 that add up to them, up to 2^-16 relative.
+DEVICE void in_two_parts(u32 &coarse, u32 &fine, float first, float second) {
+  const u32 a = __float_as_uint(first), b = __float_as_uint(second);
+  coarse = __byte_perm(a, b, 0x7632);
+  fine = bf16_pair(first - __uint_as_float(a & 0xFFFF0000u), second - __uint_as_float(b & 0xFFFF0000u));
+}
+
+// Adds the products of a unit. sums[j] are of a lane's rows 4 g and 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1
+// of x, sums[ROW_TILES + j] of the two rows that follow. next() is the unit's next stage.
+template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, int lane, Next next) {
+  using L = Layout<FORMAT>;
+  const int g = lane >> 2, c = lane & 3;
+  float in_unit[2 * ROW_TILES][4] = {};
+  float(*added)[4] = L::SMALL ? sums : in_unit;
+  uint4 supers = {}, least = {};  // least: scales and minima of the lane's own group c
+  Weights<FORMAT> weights{0, g, c};
+#pragma unroll
+  for (int group = 0; group < 4; group++) {
+    const int of_stage = group % Stage<FORMAT>::OF_GROUPS;
+    if (of_stage == 0) weights.stage = next();
+    if (COLUMNS % UNIT != 0 && unit * 4 + group >= GROUPS) continue;
+    const bool alone = COLUMNS % 128 != 0 && group % 2 == 0 && unit * 4 + group + 1 == GROUPS;
+    if (group == 0 && !L::SMALL) supers = weights.supers();
+    if (group == 0 && L::LEAST) least = weights.scales(c);
+    uint4 q[4] = {weights.word(of_stage, 0, alone), weights.word(of_stage, 1, alone)}, high[2] = {};
+    if (FORMAT == Q8_0) q[2] = weights.word(of_stage, 2, alone), q[3] = weights.word(of_stage, 3, alone);
+    if (L::HIGH) high[0] = weights.high(group / 2, c), high[1] = weights.high(group / 2, c + 4);
+    const uint4 scales = weights.scales(of_stage);
+    uint4 words[ROW_TILES];
+    float2 d[ROW_TILES];
+#pragma unroll
+    for (int j = 0; j < ROW_TILES; j++) {
+      words[j] = load16(x + ((group * ROW_TILES + j) * 32 + lane) * 16);
+      d[j] = load_two(x + X_WORDS + (group * X_ROWS + 8 * j + 2 * c) * 4);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const Products<FORMAT> products(q, high, scales, half, group);
+#pragma unroll
+      for (int j = 0; j < ROW_TILES; j++) products.add(added[half * ROW_TILES + j], words[j], d[j]);
+    }
+  }
+  if (L::SMALL) return;
+#pragma unroll
+  for (int r = 0; r < 4; r++) {
+    const float factor = float_of_half(row_of(supers, r)) / TOP_FACTOR<FORMAT>;
+#pragma unroll
+    for (int j = 0; j < ROW_TILES; j++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const int at = r / 2 * ROW_TILES + j, k = r % 2 * 2 + e;
+        sums[at][k] += in_unit[at][k] * factor;
+      }
+  }
+  if (!L::LEAST) return;
+#pragma unroll
+  for (int j = 0; j < ROW_TILES; j++) {
+    // Sums of row g of x in the blocks of group c: the lane's part of the right operand. Lanes take turns.
+    int low = 0, top = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const uint4 v = load16(x + ((c * ROW_TILES + j) * 32 + g * 4 + (k ^ c)) * 16);
+      low = __dp4a((int)v.y, (int)ONES, __dp4a((int)v.x, (int)ONES, low));
+      top = __dp4a((int)v.w, (int)ONES, __dp4a((int)v.z, (int)ONES, top));
+    }
+    const float own = load_one(x + X_WORDS + (c * X_ROWS + 8 * j + g) * 4);
+    u32 coarse, fine;
+    in_two_parts(coarse, fine, (float)low * own, (float)top * own);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const u32 first = minus_upper_bytes(row_of(least, 2 * half)), second = minus_upper_bytes(row_of(least, 2 * half + 1));
+      float less[4] = {};
+      multiply_bf16(less, first, second, first, second, coarse, fine);
+#pragma unroll
+      for (int k = 0; k < 4; k++)
+        sums[half * ROW_TILES + j][k] += less[k] * float_of_half(row_of(supers, 2 * half + k / 2) >> 16);
+    }
+  }
+}
+
+template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
+  using S = Stage<FORMAT>;
+  constexpr int STAGES = WEIGHT_BYTES / S::BYTES;
+  static_assert(STAGES >= 2);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int row_warp = warp % ROW_WARPS, column_warp = warp / ROW_WARPS;
+  const int groups = (m.rows + 3) / 4, end = (m.rows + TILE - 1) / TILE * work.span;
+  const int start = program * work.share, stop = min(start + work.share, end);
+
+  // Shared memory: barriers, stages of x of each column warp, stages of each warp's weights, sums of column
+  // warps but the first.
+  const u32 base = shared_address(memory);
+  const u32 full = base + column_warp * X_STAGES * 16, empty = full + X_STAGES * 8;
+  const u32 x_stages = base + HEADER + column_warp * X_STAGES * X_UNIT;
+  const u32 weights = base + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT + warp * WEIGHT_BYTES;
+  float *left = (float *)(memory + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT + WARPS * WEIGHT_BYTES);
+  if (threadIdx.x < COLUMN_WARPS * X_STAGES) {
+    const u32 at = base + threadIdx.x / X_STAGES * (X_STAGES * 16) + threadIdx.x % X_STAGES * 8;
+    barrier_init(at, XSource::THREADS), barrier_init(at + X_STAGES * 8, ROW_WARPS);
+  }
+
+  Rounds ahead(work, start, stop), x_ahead = ahead;
+  Ring<STAGES> filled;
+  StageSource<FORMAT> source;
+  int step = 0;  // of a unit of two stages
+  source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
+  auto copy_weights = [&]() {
+    if (!ahead.over()) {
+      const int unit = ahead.pair + column_warp, n = unit * S::OF_UNIT + step;
+      const bool there = COLUMNS % UNIT == 0 || n * S::OF_GROUPS < GROUPS;
+      if (unit < ahead.end && there) source.copy(weights + filled.stage * S::BYTES, n, lane);
+      filled.next();
+      if (S::OF_UNIT == 2) step ^= 1;
+      if (step == 0 && ahead.next()) source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
+    }
+    end_of_copies();  // a group without copies too: groups are counted
+  };
+  const XSource x_source(work, row_warp * 32 + lane);
+  Ring<X_STAGES> x_filled;
+  int x_rounds = 0;
+  auto copy_x = [&](auto later) {
+    constexpr bool LATER = decltype(later)::value;
+    if (x_ahead.over()) return;
+    if (LATER && x_rounds++ >= 1) barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
+    const int unit = x_ahead.pair + column_warp;
+    if (unit < x_ahead.end) x_source.template copy<LATER>(x_stages + x_filled.stage * X_UNIT, unit);
+    if (LATER) barrier_arrive_after_copies(full + 8 * x_filled.stage);
+    else barrier_arrive(full + 8 * x_filled.stage);
+    x_filled.next(), x_ahead.next();
+  };
+
+  // Weights are not of this step, so they may be read before the launches before this one have ended.
+#pragma unroll
+  for (int i = 0; i < STAGES - 1; i++) copy_weights();
+  __syncthreads();
+  wait_for_producers();
+  // The first units of x must not wait for all these weights, as copies would.
+#pragma unroll
+  for (int i = 0; i < X_STAGES - 1; i++) copy_x(Bool<false>{});
+
+  Ring<STAGES> read;
+  Ring<X_STAGES> x_read;
+  // The next stage. The one that is filled meanwhile was read before.
+  auto next = [&]() {
+    wait_for_copies<STAGES - 2>();
+    __syncwarp();
+    const u32 stage = weights + read.stage * S::BYTES;
+    read.next();
+    copy_weights();
+    return stage;
+  };
+  const int first_tile = start / work.span, last_tile = (stop - 1) / work.span;
+  for (int tile = first_tile; tile <= last_tile; tile++) {
+    float sums[2 * ROW_TILES][4];
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] = 0;
+    const int last = min(stop - tile * work.span, UNITS);
+    for (int first = max(start - tile * work.span, 0); first < last; first += COLUMN_WARPS) {
+      const int unit = first + column_warp;
+      barrier_wait(full + 8 * x_read.stage, x_read.turn);
+      if (unit < last) add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, lane, next);
+      else
+        for (int i = 0; i < S::OF_UNIT; i++) next();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
+      x_read.next();
+      copy_x(Bool<true>{});
+    }
+    if (tile == last_tile) start_dependents();
+    if (!sum_of_columns(sums, left, row_warp, column_warp, tile > first_tile, tile < last_tile, lane)) continue;
+    end_tile<FORMAT>(sums, m, work, program, tile, start, end, row_warp, lane);
+  }
+}
+
+#define KERNEL gemm_mma_int8
+#include "gemm_segments.cu"

@@ -1,0 +1,76 @@
+"""Matrices times 2 to 16 int8 rows on the tensor cores of sm_90, in CUDA C++.
+
+The numbers are those of ``gemm_int8``. There, a warp loads weights to registers, a pair of groups
+ahead; here it copies them to shared memory, further ahead and before the launch before has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
+from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS
+from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of
+from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+UNIT_COLUMNS = 256
+"""Columns that a warp multiplies at a time."""
+
+LEAST_UNITS = LEAST_PAIRS // 2
+STAGES = 4
+X_STAGES = 3
+
+
+class MmaInt8Tile(MmaTile):
+    """The same for this kernel: ``share`` and ``span`` count in units of ``UNIT_COLUMNS``."""
+
+
+def gemm_mma_int8(
+    matrices: Sequence[Planes],
+    x: Int8Rows,
+    outs: Sequence[torch.Tensor],
+    tile: MmaInt8Tile | None = None,
+) -> CudaLaunch:
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, 2 <= M <= 16, for up to four matrices of
+    K columns."""
+    tile = tile or tile_for(matrices)
+    row_tiles = -(-outs[0].shape[0] // 8)
+    stage = max(stage_bytes(planes.format) for planes in matrices)
+    others = _other_bytes(tile, row_tiles)
+    weight_bytes = min(tile.stages, (MAX_SHARED - others) // tile.warps // stage) * stage
+    return launch_of(
+        SOURCE,
+        matrices,
+        outs,
+        tile,
+        (x.words, x.scale),
+        row_tiles,
+        {"X_STAGES": X_STAGES, "WEIGHT_BYTES": weight_bytes},
+        others + tile.warps * weight_bytes,
+    )
+
+
+def tile_for(matrices: Sequence[Planes], row_warps: int = 6, column_warps: int = 2) -> MmaInt8Tile:
+    """The tile for the shapes of the matrices."""
+    tile = tile_of(matrices, row_warps, column_warps, UNIT_COLUMNS, LEAST_UNITS)
+    return MmaInt8Tile(tile.share, tile.span, row_warps, column_warps, STAGES)
+
+
+def stage_bytes(format: str) -> int:
+    """``Stage::BYTES`` of the kernel."""
+    layout = LAYOUTS[format]
+    scales = 256 if layout.number == EIGHT_BITS else 512
+    return 4096 + 1024 * layout.bits + scales + (0 if layout.block == 32 else 128)
+
+
+def _other_bytes(tile: MmaInt8Tile, row_tiles: int) -> int:
+    """Shared memory for barriers, x, and the sums that column warps leave."""
+    x = X_STAGES * tile.column_warps * row_tiles * (2048 + 128)
+    sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
+    return HEADER_BYTES + x + sums

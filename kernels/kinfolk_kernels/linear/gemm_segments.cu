@@ -1,0 +1,31 @@
+// The kernel of up to four matrices, the last lines of a file that defines PARTS, segment and KERNEL.
+
+template <int FORMAT> DEVICE void segment_of(const Matrix &m, Work work, int begin, int program, char *memory) {
+  work.part += (u64)begin * PARTS * (TILE * X_ROWS), work.done += begin * ROW_WARPS;
+  segment<FORMAT>(m, work, program - begin, memory);
+}
+
+// Up to four matrices; done is zero for each warp of rows of each program before and after.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+KERNEL(Matrix m0, Matrix m1, Matrix m2, Matrix m3, Work work) {
+  extern __shared__ __align__(128) char memory[];
+  // A program waits for those behind it, so the device must start these first.
+  const int program = gridDim.x - 1 - blockIdx.x;
+  // Matrices of one format share code.
+#if F1 == F0
+  if (program < m1.end) return segment_of<F0>(program < m0.end ? m0 : m1, work, program < m0.end ? 0 : m0.end, program, memory);
+#else
+  if (program < m0.end) return segment_of<F0>(m0, work, 0, program, memory);
+#if F1 >= 0
+  if (program < m1.end) return segment_of<F1>(m1, work, m0.end, program, memory);
+#endif
+#endif
+#if F2 >= 0 && F3 == F2
+  segment_of<F2>(program < m2.end ? m2 : m3, work, program < m2.end ? m1.end : m2.end, program, memory);
+#elif F2 >= 0
+  if (program < m2.end) return segment_of<F2>(m2, work, m1.end, program, memory);
+#if F3 >= 0
+  segment_of<F3>(m3, work, m2.end, program, memory);
+#endif
+#endif
+}

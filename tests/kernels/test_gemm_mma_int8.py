@@ -1,0 +1,148 @@
+"""Few int8 rows by warps that copy their own weights: on the CPU against float64, and compiled.
+
+On a GPU its numbers are compared in ``tests/gpu/test_linear_triton.py``.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cuda_on_cpu import run_on_cpu
+
+from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
+from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
+from kinfolk_kernels.linear import triton_backend as backend
+from kinfolk_kernels.linear.gemm_mma_int8 import (
+    MmaInt8Tile,
+    gemm_mma_int8,
+    stage_bytes,
+    tile_for,
+)
+from kinfolk_kernels.linear.segments import counters
+from kinfolk_kernels.packing import empty
+from kinfolk_kernels.planes import LAYOUTS, unpack
+
+META = torch.device("meta")
+CPU = torch.device("cpu")
+ALL_REGISTERS = 65536
+
+# Whole numbers until a scale comes in; what minima are multiplied with has sixteen bits.
+BOUND = 1e-5
+
+emulated = pytest.mark.interpreter
+
+
+def multiply(matrices, x, tile, seed=1):
+    outs = [torch.full((x.shape[0], planes.rows), torch.nan) for planes in matrices]
+    run_on_cpu(gemm_mma_int8(matrices, quantize(x), outs, tile), seed)
+    assert not counters(CPU, 1).any()
+    return outs
+
+
+def error(found, planes, x):
+    expected = dequantize(quantize(x)).double() @ unpack(planes).double().T
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+LARGE = ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+SMALL = ("Q8_0", "Q4_0", "Q5_0")
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("names", "columns", "batch", "tile"),
+    [
+        (LARGE, 768, 11, MmaInt8Tile(2, 3, 1, 2)),
+        (SMALL, 704, 3, MmaInt8Tile(2, 3, 2, 1)),
+    ],
+    ids=["blocks of 256", "blocks of 32 and no whole number of units"],
+)
+def test_products_equal_float64(random_planes, numbers, names, columns, batch, tile):
+    """Shares begin inside tiles, and rows are no multiple of four."""
+    shapes = zip(names, (70, 36, 33, 13), strict=False)
+    matrices = [random_planes(name, rows, columns, seed=rows) for name, rows in shapes]
+    x = numbers(batch, columns)
+    for planes, out in zip(matrices, multiply(matrices, x, tile), strict=True):
+        assert error(out, planes, x) <= BOUND, planes.format
+
+
+@emulated
+@pytest.mark.parametrize("seed", range(2))
+def test_warps_wait_for_rows_that_others_copy(random_planes, numbers, seed):
+    """A share of several tiles, whose rounds use each stage many times, in an order by chance."""
+    planes, x = random_planes("Q4_K", 140, 1024, seed=1), numbers(8, 1024)
+    assert error(*multiply([planes], x, MmaInt8Tile(12, 4, 2, 1), seed), planes, x) <= BOUND
+
+
+@emulated
+def test_the_table_selects_it_by_rows_and_format(monkeypatch, random_planes, numbers):
+    monkeypatch.setattr(backend, "unavailable", lambda device: "")
+    monkeypatch.setattr(CudaLaunch, "run", run_on_cpu)
+    monkeypatch.setattr(backend, "gemm_int8", lambda *operands, asm: SimpleNamespace(run=int))
+    planes = random_planes("Q8_0", 13, 704, seed=2)
+
+    def written(rows):
+        x = numbers(rows, 704)
+        (found,) = backend.products(with_int8(x, quantize(x)), [planes])
+        return error(found, planes, x) <= BOUND
+
+    assert not written(3)
+    monkeypatch.setattr(backend, "ROWS_BY_COPIES", {"Q8_0": range(3, 9), "Q4_K": range(9, 17)})
+    assert written(3)
+    assert not written(2)
+    assert not written(9)
+
+
+def launch_of(rows, *formats, columns=5120, out=4096):
+    matrices = [empty(name, out, columns, META) for name in formats]
+    outs = [torch.empty(rows, m.rows, dtype=torch.bfloat16, device=META) for m in matrices]
+    return gemm_mma_int8(matrices, Int8Rows.make(rows, columns, META), outs)
+
+
+LAUNCHES = {
+    "delta net's inputs": (16, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "down": (16, ("Q6_K",), 17408),
+    "no whole number of units, a table": (8, ("Q5_0", "Q4_0"), 704),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_it_compiles_without_spills_in_loops(name):
+    from kinfolk_kernels.aot import usage_of
+
+    rows, formats, columns = LAUNCHES[name]
+    launch = launch_of(rows, *formats, columns=columns)
+    usage = usage_of(launch.source.compiled(), launch.shared)
+    assert launch.shared <= MAX_SHARED
+    assert usage.registers * launch.threads <= ALL_REGISTERS
+    assert usage.loop_spills == 0
+
+
+@pytest.mark.parametrize("columns", [64, 192, 512, 2048, 5120, 17408])
+@pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
+def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
+    matrices = [empty("Q8_0", n, columns, META) for n in rows]
+    tile = tile_for(matrices)
+    units = -(-columns // 256)
+    assert tile.span >= units
+    programs = 0
+    for n in rows:
+        end = -(-n // (32 * tile.row_warps)) * tile.span
+        own = -(-end // tile.share)
+        programs += own
+        # Each share begins within the columns of its tile, so no program waits for sums of nothing.
+        for program in range(own):
+            start = program * tile.share
+            assert start % tile.span < units
+            assert start < end
+    assert programs <= 132
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_two_stages_of_every_format_fit_in_shared_memory(name):
+    for rows in (2, 9, 16):
+        launch = launch_of(rows, name, columns=512)
+        assert launch.shared <= MAX_SHARED
+        assert dict(launch.source.defines)["WEIGHT_BYTES"] >= 2 * stage_bytes(name)

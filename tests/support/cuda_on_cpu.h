@@ -1,0 +1,310 @@
+// Runs a kernel in CUDA C++ on a CPU: its threads as coroutines, its instructions as the functions below.
+//
+// Copies that are asynchronous are done as late as a wait allows, or earlier, by chance; so are the turns of
+// threads. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
+// waits for what never comes is stopped.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <type_traits>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+using std::max;
+using std::min;
+
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct Dim { int x; };
+static Dim threadIdx, blockIdx, gridDim;
+char memory[256 * 1024] __attribute__((aligned(1024)));
+
+static const size_t STACK = 256 * 1024;
+static const long MOST_IDLE = 20000;  // turns of all threads without any progress
+
+struct Pending {
+  enum { COPY, ARRIVE, END } kind;
+  uint32_t to;
+  const void *from;
+  bool is;
+};
+struct Thread {
+  ucontext_t context;
+  std::deque<Pending> copies;
+  bool over;
+};
+struct Collective {
+  int arrived = 0;
+  unsigned turn = 0;
+  void *of[32];
+};
+struct Barrier {  // eight bytes of shared memory
+  int32_t missing;
+  int16_t count, turn;
+};
+static std::vector<Thread> threads;
+static std::vector<char> stacks;
+static std::vector<Collective> warps;
+static Collective named[16], whole;
+static ucontext_t scheduler;
+static int current;
+static long idle;
+static uint32_t chance = 1;
+
+static uint32_t draw() { return chance = chance * 1664525u + 1013904223u, chance >> 8; }
+static Barrier &barrier_at(uint32_t at) { return *(Barrier *)(memory + at); }
+static void arrive_at(uint32_t at) {
+  Barrier &b = barrier_at(at);
+  idle = 0;
+  if (--b.missing == 0) b.missing = b.count, b.turn ^= 1;
+}
+static void do_copy(Thread &t) {
+  Pending p = t.copies.front();
+  t.copies.pop_front();
+  if (p.kind == Pending::ARRIVE) arrive_at(p.to);
+  if (p.kind == Pending::COPY) {
+    if (p.is) memcpy(memory + p.to, p.from, 16);
+    else memset(memory + p.to, 0, 16);
+  }
+}
+static void yield() {
+  Thread &t = threads[current];
+  if (!t.copies.empty() && draw() % 64 == 0) do_copy(t);
+  swapcontext(&t.context, &scheduler);
+}
+static void copies_may_end() {
+  Thread &t = threads[current];
+  if (draw() % 32 == 0)
+    while (!t.copies.empty()) do_copy(t);
+}
+template <typename Body> static void together(Collective &c, int count, void *mine, int lane, Body body) {
+  idle = 0;
+  unsigned turn = c.turn;
+  if (mine) c.of[lane] = mine;
+  if (++c.arrived == count) {
+    body(c);
+    c.arrived = 0, c.turn++;
+    return;
+  }
+  while (c.turn == turn) yield();
+}
+static Collective &own_warp() { return warps[threadIdx.x / 32]; }
+static void __syncwarp() { together(own_warp(), 32, nullptr, 0, [](Collective &) {}); }
+static void __syncthreads() { together(whole, (int)threads.size(), nullptr, 0, [](Collective &) {}); }
+template <typename T> static T __shfl_sync(unsigned, T v, int) { return v; }  // used for what is equal in a warp
+static void __threadfence() {}
+template <typename T> static T __ldcg(const T *p) { return *p; }
+template <typename T> static void __stcg(T *p, T v) { *p = v; }
+static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
+  uint64_t both = (uint64_t)b << 32 | a;
+  uint32_t r = 0;
+  for (int i = 0; i < 4; i++) r |= (uint32_t)(both >> (8 * (s >> (4 * i) & 7)) & 255) << (8 * i);
+  return r;
+}
+static int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; i++) c += (int8_t)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
+  return c;
+}
+static uint32_t __float_as_uint(float v) { uint32_t r; return memcpy(&r, &v, 4), r; }
+static float __uint_as_float(uint32_t v) { float r; return memcpy(&r, &v, 4), r; }
+
+typedef uint32_t u32;
+#define DEVICE static inline
+
+DEVICE u32 shared_address(const void *p) { return (u32)((const char *)p - memory); }
+DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
+  threads[current].copies.push_back({Pending::COPY, to, from, there});
+  copies_may_end();
+}
+DEVICE void copy16(u32 to, const void *from) { copy16_or_zero(to, from, true); }
+template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from) { copy16(to, (const char *)from + OFFSET); }
+DEVICE void end_of_copies() { threads[current].copies.push_back({Pending::END, 0, nullptr, false}); }
+template <int LEFT> DEVICE void wait_for_copies() {
+  Thread &t = threads[current];
+  auto ends = [&]() { return std::count_if(t.copies.begin(), t.copies.end(), [](const Pending &p) { return p.kind == Pending::END; }); };
+  while (ends() > LEFT) do_copy(t);
+}
+template <typename T> static T at_shared(u32 at) { T v; return memcpy(&v, memory + at, sizeof(T)), v; }
+DEVICE uint4 load16(u32 at) { return at_shared<uint4>(at); }
+DEVICE float2 load_two(u32 at) { return at_shared<float2>(at); }
+DEVICE float load_one(u32 at) { return at_shared<float>(at); }
+DEVICE void store16(u32 at, const uint4 &v) { memcpy(memory + at, &v, 16); }
+DEVICE void barrier_init(u32 at, u32 arrivals) { barrier_at(at) = {(int32_t)arrivals, (int16_t)arrivals, 0}; }
+DEVICE void barrier_arrive(u32 at) { arrive_at(at); }
+DEVICE void barrier_arrive_after_copies(u32 at) {
+  threads[current].copies.push_back({Pending::ARRIVE, at, nullptr, false});
+  copies_may_end();
+}
+DEVICE void barrier_wait(u32 at, u32 parity) { while ((u32)barrier_at(at).turn == parity) yield(); }
+DEVICE void column_warps_wait(int barrier) { together(named[barrier], 32 * COLUMN_WARPS, nullptr, 0, [](Collective &) {}); }
+DEVICE void column_warps_arrive(int barrier) {
+  Collective &c = named[barrier];
+  idle = 0;
+  if (++c.arrived == 32 * COLUMN_WARPS) c.arrived = 0, c.turn++;
+}
+DEVICE int acquire(const int *flag) { return yield(), *flag; }
+DEVICE void release(int *flag, int v) { *flag = v; }
+DEVICE void wait_for_producers() {}
+DEVICE void start_dependents() {}
+
+struct Fragments {
+  void *d;
+  u32 a[4], b[2];
+};
+static int byte_of(u32 word, int k, bool is_unsigned) { return is_unsigned ? (int)(word >> (8 * k) & 255) : (int8_t)(word >> (8 * k)); }
+static float bf16_of(u32 word, int k) { return __uint_as_float(k ? word & 0xFFFF0000u : word << 16); }
+
+// D += A B, 16 x 8, of all lanes: a lane 4 g + c has ``each`` columns of rows g and g + 8 in each word of a.
+template <typename T, typename Product> static void multiply_warp(T *d, const u32 *a, int words, u32 b0, u32 b1, Product product) {
+  const int lane = threadIdx.x % 32;
+  Fragments mine{d, {a[0], a[1], words > 2 ? a[2] : 0, words > 2 ? a[3] : 0}, {b0, b1}};
+  together(own_warp(), 32, &mine, lane, [&](Collective &warp) {
+    auto of = [&](int lane) { return (Fragments *)warp.of[lane]; };
+    for (int row = 0; row < 16; row++)
+      for (int column = 0; column < 8; column++) {
+        T sum = 0;
+        for (int k = 0; k < 4; k++) {
+          const Fragments *left = of(row % 8 * 4 + k), *right = of(column * 4 + k);
+          for (int part = 0; part < words / 2; part++) sum += product(left->a[2 * part + row / 8], right->b[part]);
+        }
+        ((T *)of(row % 8 * 4 + column / 2)->d)[row / 8 * 2 + column % 2] += sum;
+      }
+  });
+}
+template <bool UNSIGNED> DEVICE void multiply_bytes(int *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  const u32 a[4] = {a0, a1, a2, a3};
+  multiply_warp(d, a, 4, b0, b1, [](u32 a, u32 b) {
+    int sum = 0;
+    for (int k = 0; k < 4; k++) sum += byte_of(a, k, UNSIGNED) * byte_of(b, k, false);
+    return sum;
+  });
+}
+DEVICE void multiply_half(int *d, u32 a0, u32 a1, u32 b0) {
+  const u32 a[4] = {a0, a1};
+  multiply_warp(d, a, 2, b0, 0, [](u32 a, u32 b) {
+    int sum = 0;
+    for (int k = 0; k < 4; k++) sum += byte_of(a, k, false) * byte_of(b, k, false);
+    return sum;
+  });
+}
+DEVICE void multiply_bf16(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  const u32 a[4] = {a0, a1, a2, a3};
+  multiply_warp(d, a, 4, b0, b1, [](u32 a, u32 b) { return bf16_of(a, 0) * bf16_of(b, 0) + bf16_of(a, 1) * bf16_of(b, 1); });
+}
+static u32 to_bf16(float v) {
+  u32 bits = __float_as_uint(v);
+  return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+#if Y_TYPE == 0
+typedef float Y;
+DEVICE Y as_y(float v) { return v; }
+#elif Y_TYPE == 1
+typedef uint16_t Y;
+DEVICE Y as_y(float v) { return (Y)to_bf16(v); }
+#endif
+DEVICE u32 bf16_pair(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
+DEVICE u32 minus_upper_bytes(u32 word) { return bf16_pair(-(float)(word >> 16 & 255), -(float)(word >> 24)); }
+DEVICE float float_of_half(u32 bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float size = exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp((float)fraction, -24);
+  return bits & 0x8000 ? -size : size;
+}
+template <int BYTE> DEVICE int signed_byte(u32 word) { return (int8_t)(word >> (8 * BYTE)); }
+
+static u32 to_half(double v) {  // rounded once
+  if (v == 0 || std::isnan(v)) return v == 0 ? (std::signbit(v) ? 0x8000 : 0) : 0x7E00;
+  const u32 sign = v < 0 ? 0x8000 : 0;
+  v = std::fabs(v);
+  const int exponent = std::max(std::ilogb(v), -14);
+  const double units = std::nearbyint(std::ldexp(v, 10 - exponent));  // to even
+  const u32 bits = units < 1024 ? (u32)units : ((u32)(exponent + 14) << 10) + (u32)units;
+  return sign | std::min(bits, 0x7C00u);
+}
+template <typename Number> static u32 of_pairs(u32 a, u32 b, u32 c, Number number) {
+  auto part = [&](int by) { return to_half(number((double)float_of_half(a >> by & 0xFFFF), (double)float_of_half(b >> by & 0xFFFF), (double)float_of_half(c >> by & 0xFFFF))); };
+  return part(0) | part(16) << 16;
+}
+DEVICE u32 sub_pairs(u32 a, u32 b) { return of_pairs(a, b, 0, [](double a, double b, double) { return a - b; }); }
+DEVICE u32 mul_pairs(u32 a, u32 b) { return of_pairs(a, b, 0, [](double a, double b, double) { return a * b; }); }
+DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) { return of_pairs(a, b, c, [](double a, double b, double c) { return a * b + c; }); }
+DEVICE u32 low_twice(u32 a) { return __byte_perm(a, a, 0x1010); }
+DEVICE u32 high_twice(u32 a) { return __byte_perm(a, a, 0x3232); }
+DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
+  multiply_warp(sums, a, 4, b0, b1, [](u32 a, u32 b) {
+    return float_of_half(a & 0xFFFF) * float_of_half(b & 0xFFFF) + float_of_half(a >> 16) * float_of_half(b >> 16);
+  });
+}
+static bool __any_sync(unsigned, bool v) {
+  struct Vote { bool own, any; } vote{v, v};
+  together(own_warp(), 32, &vote, threadIdx.x % 32, [](Collective &warp) {
+    bool any = false;
+    for (void *lane : warp.of) any |= ((Vote *)lane)->own;
+    for (void *lane : warp.of) ((Vote *)lane)->any = any;
+  });
+  return vote.any;
+}
+// Bulk copies are as late as other threads' turns make them: they are done at once, and arrive.
+DEVICE void barrier_expect(u32, u32) {}
+DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
+  memcpy(memory + to, from, bytes);
+  arrive_at(barrier);
+}
+
+// -- programs -------------------------------------------------------------------------------------------
+
+static void (*body)();
+static void begin_thread() {
+  body();
+  while (!threads[current].copies.empty()) do_copy(threads[current]);
+  threads[current].over = true;
+  idle = 0;
+  swapcontext(&threads[current].context, &scheduler);
+}
+
+// Runs programs 0 to grid - 1, one after the other. Returns whether all ended.
+static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
+  body = kernel, chance = seed, gridDim.x = grid;
+  stacks.resize(count * STACK);
+  for (int program = 0; program < grid; program++) {
+    memset(memory, 0xFF, sizeof memory);  // not a number, wherever it is read too early
+    threads = std::vector<Thread>(count);
+    warps.assign(count / 32, Collective());
+    for (Collective &c : named) c = Collective();
+    whole = Collective(), blockIdx.x = program, idle = 0;
+    for (int i = 0; i < count; i++) {
+      ucontext_t &c = threads[i].context;
+      getcontext(&c);
+      c.uc_stack.ss_sp = stacks.data() + i * STACK, c.uc_stack.ss_size = STACK, c.uc_link = &scheduler;
+      makecontext(&c, begin_thread, 0);
+    }
+    const int slow = draw() % (count / 32);  // one warp runs seldom, so others are far ahead of it
+    for (int left = count; left;) {
+      if (idle++ > MOST_IDLE) return false;
+      left = 0;
+      for (int warp = 0; warp < count / 32; warp++) {
+        const bool skipped = draw() % (warp == slow ? 16 : 3) > (warp == slow ? 0 : 1);
+        for (int i = 32 * warp; i < 32 * warp + 32; i++) {
+          if (threads[i].over) continue;
+          left++;
+          if (skipped) continue;
+          current = threadIdx.x = i;
+          swapcontext(&scheduler, &threads[i].context);
+        }
+      }
+    }
+  }
+  return true;
+}

@@ -1,0 +1,67 @@
+"""Runs launches of kernels in CUDA C++ on the CPU, see ``cuda_on_cpu.h``.
+
+The section of a source that is headed "instructions" is replaced by functions of the same names,
+and the rest is compiled as it is by the host's compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from kinfolk_kernels.cuda_source import CudaLaunch, CudaSource
+
+HEADER = Path(__file__).with_suffix(".h")
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+
+ENTRY = """
+static Matrix matrices[4];
+static Work work_of_all;
+static void call() {{ {kernel}(matrices[0], matrices[1], matrices[2], matrices[3], work_of_all); }}
+extern "C" int run(const Matrix *m, const Work *work, int grid, int threads, unsigned seed) {{
+  std::copy(m, m + 4, matrices), work_of_all = *work;
+  return run_programs(grid, threads, call, seed);
+}}
+"""
+
+
+def run_on_cpu(launch: CudaLaunch, seed: int = 1) -> None:
+    """Run ``launch``, whose tensors are on the CPU. It raises if the kernel does not end."""
+    library = ctypes.CDLL(str(_built(launch.source)))
+    *matrices, work = launch.arguments
+    array = (type(matrices[0]) * 4)(*matrices)
+    ended = library.run(array, ctypes.byref(work), launch.grid, launch.threads, seed)
+    assert ended, "a thread waits for what never comes"
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="cuda-on-cpu-"))
+
+
+@cache
+def _built(source: CudaSource) -> Path:
+    if COMPILER is None:
+        raise RuntimeError("kernels in CUDA C++ run on the CPU with g++, or with what CXX names")
+    text = re.sub(r"// -- instructions -.*?(?=\n// -- )", "", source.text(), flags=re.DOTALL)
+    text = re.sub(r'asm volatile\("fence[^;"]*;" ::: "memory"\);', "", text)
+    text = f'#include "{HEADER}"\n' + text + ENTRY.format(kernel=source.kernel)
+    name = hashlib.sha256(repr((text, source.defines)).encode()).hexdigest()[:16]
+    file = _folder() / f"{name}.cpp"
+    file.write_text(text)
+    out = file.with_suffix(".so")
+    macros = [f"-D{key}={value}" for key, value in source.defines]
+    options = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", *macros]
+    done = subprocess.run(
+        [COMPILER, *options, file, "-o", out], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{source.path.name} does not compile for the CPU:\n{done.stderr}")
+    return out
