@@ -1,0 +1,91 @@
+"""Shapes of the needle model, and how each is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pocket.config import ModelConfig
+
+VALUE_WORDS = 32
+VOCABULARY = 1024
+"""Rows of the embedding; the tokenizer has fewer tokens."""
+
+SHORT_ROW = 72
+SHORT_VALUE = 8
+"""Training begins with such rows: two facts with short values, two questions, no filler. There the
+right place is one of few, so a model finds out soon that it has to look for it."""
+
+LENGTHS = (SHORT_ROW, 512, 2048, 8192)
+"""Rows become longer in these steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Rows of ``length`` tokens; the run goes on to the next lesson at ``until``, a part of its
+    time, or before that if answers are right."""
+
+    length: int
+    rows: int
+    value_words: int
+    density: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model and its training. ``step_tokens``: least and most tokens of a step. ``symbols``: how
+    many words keys and values are made of."""
+
+    model: ModelConfig
+    symbols: int
+    step_tokens: tuple[int, int]
+    muon_lr: float
+    adam_lr: float
+    decay: float = 0.1
+    decoys: float = 0.3
+    warmup_steps: int = 20
+    decay_from: float = 0.5
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lessons(self, length: int) -> tuple[Lesson, ...]:
+        """From short rows to rows of ``length`` tokens, which have half of the time or more if there
+        are few."""
+        lengths = [each for each in LENGTHS if each < length] + [length]
+        least, most = self.step_tokens
+        found = []
+        for number, each in enumerate(lengths):
+            rows = max(1, min(most, max(least, 16 * each)) // each)
+            last = number == len(lengths) - 1
+            until = 1.0 if last else (number + 1) / (len(lengths) + 1)
+            short = each == SHORT_ROW
+            density = 1.0 if short else min(0.9, 0.9 * (512 / each) ** 0.4)
+            found.append(Lesson(each, rows, SHORT_VALUE if short else VALUE_WORDS, density, until))
+        return tuple(found)
+
+
+SHAPES: Mapping[str, Shape] = {
+    # 12 million numbers, in the widths that the kernels of a GPU know from the pocket model.
+    "full": Shape(
+        ModelConfig(
+            vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1024, num_hidden_layers=4,
+            full_attention_interval=2, rope_theta=1e6, max_position_embeddings=65_536,
+            initializer_range=0.016,
+        ),
+        symbols=256, step_tokens=(8192, 65_536), muon_lr=5e-3, adam_lr=1e-3,
+    ),
+    # For a test on two cores.
+    "tiny": Shape(
+        ModelConfig(
+            vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+            full_attention_interval=2, num_attention_heads=2, num_key_value_heads=1, head_dim=64,
+            mrope_section=(3, 3, 2), linear_num_key_heads=1, linear_num_value_heads=2,
+            linear_key_head_dim=32, linear_value_head_dim=32, rope_theta=1e6,
+            max_position_embeddings=65_536, initializer_range=0.16,
+        ),
+        symbols=32, step_tokens=(1024, 1024), muon_lr=3e-2, adam_lr=3e-3,
+    ),
+}  # fmt: skip
