@@ -32,7 +32,7 @@ from kinfolk.settings import load_settings
 
 log = logging.getLogger("needle.train")
 
-ENOUGH = 0.8
+ENOUGH = 0.6
 """Part of the tokens of answers that must be right before rows become longer."""
 REMEMBERED = 0.9
 """Weight of earlier steps in the average of that part."""
@@ -40,6 +40,8 @@ RETURN_EVERY = 4
 """Every so many steps the rows are of an earlier lesson, so that short texts stay known."""
 OTHER_WEIGHT = 0.02
 """Weight of the tokens that are no answers, in the loss."""
+FIRST_WEIGHT = 8.0
+"""Weight of an answer's first word: it alone tells a needle from a decoy."""
 OTHER_SHARE = 0.1
 """Part of these that the loss is of."""
 LEAST_RATE = 0.05
@@ -72,7 +74,9 @@ class Trainer(TrainingRun):
         self.shape, self.seed = shape, seed
         self.lessons = shape.lessons(length)
         self.tokenizer = text.make_tokenizer(shape.symbols)
-        self.lexicon = text.Lexicon.of(self.tokenizer)
+        self.lexicon = text.Lexicon.of(lambda word: self.tokenizer.encode(word).ids)
+        if self.tokenizer.get_vocab_size() > shape.model.vocab_size:
+            raise ValueError(f"the tokenizer has {self.tokenizer.get_vocab_size()} tokens")
         torch.manual_seed(seed)
         model = PocketModel(shape.model)
         initialise(model)
@@ -129,10 +133,11 @@ class Trainer(TrainingRun):
         generator = torch.Generator(rows.device).manual_seed(self.step)
         drawn = torch.rand(len(asked), generator=generator, device=rows.device) < OTHER_SHARE
         taken = (asked | drawn).nonzero()[:, 0]
+        first = (answers[:, 1:] & ~answers[:, :-1]).flatten()[taken]
         asked, targets = asked[taken], targets[taken]
         logits = F.linear(hidden[taken], self.model.model.embed_tokens.weight).float()
         each = F.cross_entropy(logits, targets, reduction="none")
-        weight = torch.where(asked, 1.0, OTHER_WEIGHT)
+        weight = torch.where(asked, 1.0, OTHER_WEIGHT) + first * (FIRST_WEIGHT - 1)
         right = (logits.argmax(-1) == targets)[asked].float().mean()
         return (each * weight).sum() / weight.sum(), right
 
@@ -213,7 +218,7 @@ def main(arguments: list[str] | None = None) -> dict[int, float]:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     shape = SHAPES[options.shape]
-    least = 2 * (text.KEY_WORDS + VALUE_WORDS + 3)
+    least = 2 * (text.KEY_WORDS + VALUE_WORDS + 4) + 1
     if options.length < least:
         parser.error(f"--length {options.length}: a fact and its question are {least} tokens")
     trainer = Trainer(shape, options.length, options.seed, options.out, options.device)
