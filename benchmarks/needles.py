@@ -244,9 +244,9 @@ def attention_layers(model: Path) -> int:
     """All of them choose: of so few, half could be those that look for nothing."""
     with GGUFFile.open(model) as file:
         keys = file.metadata
-        name = str(keys.value("general.architecture"))
-        interval = int(keys.value(f"{name}.full_attention_interval"))
-        return int(keys.value(f"{name}.block_count")) // interval
+        name = keys.string("general.architecture")
+        layers = keys.integer(f"{name}.block_count")
+        return int(layers // keys.integer(f"{name}.full_attention_interval"))
 
 
 def burst(resident: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pocket.config import ModelConfig
@@ -64,16 +64,16 @@ class Shape:
         return tuple(found)
 
 
+_WIDE = ModelConfig(
+    vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=2,
+    full_attention_interval=2, rope_theta=1e6, max_position_embeddings=65_536,
+    initializer_range=0.02,
+)  # fmt: skip
+
 SHAPES: Mapping[str, Shape] = {
-    # 12 million numbers, in the widths that the kernels of a GPU know from the pocket model.
-    "full": Shape(
-        ModelConfig(
-            vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=4,
-            full_attention_interval=2, rope_theta=1e6, max_position_embeddings=65_536,
-            initializer_range=0.02,
-        ),
-        symbols=256, step_tokens=(8192, 65_536), muon_lr=5e-3, adam_lr=6e-4,
-    ),
+    # Widths that the kernels of a GPU know from the pocket model.
+    "full": Shape(_WIDE, 256, (8192, 65_536), muon_lr=5e-3, adam_lr=6e-4),
+    "deep": Shape(replace(_WIDE, num_hidden_layers=4), 256, (8192, 65_536), 5e-3, 6e-4),
     # For a test on two cores.
     "tiny": Shape(
         ModelConfig(
