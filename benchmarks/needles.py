@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -330,7 +331,7 @@ def line(result: Result) -> str:
         what += f"  keep {row.keep}"
     if row.depth is not None:
         what += f"  depth {row.depth}"
-    wanted = "" if goal is None else f" (goal {goal * result.asked:.0f})"
+    wanted = "" if goal is None else f" (goal {math.ceil(goal * result.asked - 1e-9)})"
     words = result.words / max(1, VALUE_WORDS * result.asked)
     notes = "" if result.met is not False else "  MISSED"
     notes += f"  {len(result.errors)} failed: {result.errors[0]}" if result.errors else ""
