@@ -341,7 +341,7 @@ def test_four_sequences_equal_their_solo_runs(open_paged, engine, collect):
     tickets = [running.submit(each) for each in requests]
     assert [collect(ticket).tokens for ticket in tickets] == solo
     stats = running.stats()
-    assert stats["kvflash_recalls"] > 10
+    assert stats["kvflash_recalls"] >= 2 * len(requests)
     assert stats["kvflash_scorer_failures"] == 0
 
 

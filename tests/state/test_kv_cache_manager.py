@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kinfolk.errors import PoolExhausted, StateError
@@ -308,6 +310,20 @@ def test_a_chunk_that_is_being_written_stays(make_toy_cache):
         toy.kv_cache.tables.evict(lease, 2)
     with pytest.raises(StateError, match="is not evicted"):
         toy.kv_cache.tables.recall(lease, 0)
+
+
+def test_of_the_last_chunks_that_stay_one_is_that_which_the_next_step_begins(make_toy_cache):
+    toy = make_toy_cache()
+    lease = toy.kv_cache.open(512, resident=8)
+    toy.grow(lease, list(range(256)), [])
+    tables = toy.kv_cache.tables
+    tables.rules = (replace(tables.rules[0], sink=1, tail=2),)
+    assert tables.evictable(lease) == tables.evictable(lease, needed=4) == range(1, 2)
+    assert tables.evictable(lease, needed=5) == range(1, 3)
+    with pytest.raises(StateError, match="chunk 2 of slot 1 is protected"):
+        tables.evict(lease, 2)
+    tables.evict(lease, 2, needed=5)
+    assert tables.away(lease) == {2}
 
 
 def test_recalling_needs_one_of_the_blocks_that_a_sequence_was_promised(make_toy_cache):

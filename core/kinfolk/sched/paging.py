@@ -185,7 +185,8 @@ class Paging:
             return
         self._move(sequence, residency, at_once=False)
         needed = chunks_for(start + 1)
-        self._make_room(sequence, residency, needed, residency.rules.decoding)
+        # The row's own chunk is one of the last: else what was chosen would leave for it.
+        self._make_room(sequence, residency, needed, residency.rules.decoding, last_of=needed)
         residency.grow(chunks_for(stop))
         self._ask(sequence, residency, start + 1)
 
@@ -293,16 +294,19 @@ class Paging:
             self.exchanges += 1
         self.moving += perf_counter_ns() - started
 
-    def _make_room(self, sequence: Sequence, residency: Residency, needed: int, most: int) -> None:
+    def _make_room(
+        self, sequence: Sequence, residency: Residency, needed: int, most: int, last_of: int = 0
+    ) -> None:
         started = perf_counter_ns()
-        leaving = residency.surplus(needed, most, self._tables.evictable(sequence.leased))
+        evictable = self._tables.evictable(sequence.leased, needed=last_of)
+        leaving = residency.surplus(needed, most, evictable)
         for chunk in leaving:
-            self._evict(sequence, residency, chunk)
+            self._evict(sequence, residency, chunk, last_of)
         if leaving:
             self.moving += perf_counter_ns() - started
 
-    def _evict(self, sequence: Sequence, residency: Residency, chunk: int) -> None:
-        self._tables.evict(sequence.leased, chunk)
+    def _evict(self, sequence: Sequence, residency: Residency, chunk: int, needed: int = 0) -> None:
+        self._tables.evict(sequence.leased, chunk, needed=needed)
         residency.evicted(chunk, self._tables.length(sequence.leased))
         self.evictions += 1
 

@@ -319,16 +319,19 @@ class SequenceTables:
 
     # -- eviction -----------------------------------------------------------------------------
 
-    def evictable(self, lease: SlotLease, pool: int = 0) -> range:
-        """Full chunks between those that the pool's rule protects."""
+    def evictable(self, lease: SlotLease, pool: int = 0, needed: int = 0) -> range:
+        """Full chunks between those that the pool's rule protects. The last ones are those of
+        ``needed`` chunks, if the next step begins more than there are."""
         length, rule = self.sequence(lease).length, self.rules[pool]
         if rule.window is not None:
             return range(0)
-        stop = min(length // CHUNK_POSITIONS, chunks_for(length) - rule.tail)
+        known = max(chunks_for(length), needed)
+        stop = min(length // CHUNK_POSITIONS, known - rule.tail)
         return range(rule.sink, max(rule.sink, stop))
 
-    def evict(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
-        """Take a full chunk of a paged sequence out of its table. The host has its bytes."""
+    def evict(self, lease: SlotLease, chunk: int, pool: int = 0, needed: int = 0) -> None:
+        """Take a full chunk of a paged sequence out of its table. The host has its bytes.
+        ``needed`` is that of :meth:`evictable`."""
         seq = self.sequence(lease)
         entry = seq.tables[pool].get(chunk)
         if self.pools[pool].window is not None:
@@ -342,7 +345,7 @@ class SequenceTables:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
         if (chunk + 1) * CHUNK_POSITIONS > seq.length:
             raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
-        if chunk not in self.evictable(lease, pool):
+        if chunk not in self.evictable(lease, pool, needed):
             rule = self.rules[pool]
             raise StateError(
                 f"chunk {chunk} of slot {lease.slot} is protected: the first {rule.sink} and the "
