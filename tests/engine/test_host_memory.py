@@ -65,6 +65,33 @@ def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model
             prefix_scenes.assert_near(said[number], expected, NEAR, number)
 
 
+@pytest.mark.parametrize("family", ["qwen35", "gemma4", "laguna"])
+def test_a_turn_that_may_fill_the_context_reads_only_what_is_new(model, text, family):
+    """With one slot it is promised every block, and its own prefix leaves the device for it."""
+    few, none = model(family, 2, 0.25), model(family, 0, 0)
+    said, asked = [], []
+    with host_scenes.opened(few) as engine:
+        chat = Chat(0, text, few.info.vocabulary)
+        for turn in range(3):
+            request = chat.next(70, 4)
+            asked.append(replace(request, max_new=few.limits.context - len(request.prompt)))
+            ticket, found = engine.submit(asked[-1]), []
+            for event in ticket:
+                found += event.logprobs
+                if len(found) >= 3:
+                    break
+            ticket.cancel()
+            *_, end = ticket
+            said.append(found[:3])
+            chat.heard(said[-1])
+            assert end.usage.reused_from == ("host" if turn else None)
+            assert end.usage.prompt - end.usage.reused <= 70 + 2 * HEADER + 4
+    with host_scenes.opened(none) as engine:
+        for turn, request in enumerate(asked):
+            expected, _ = host_scenes.answered(engine, replace(request, max_new=3))
+            prefix_scenes.assert_near(said[turn], expected, NEAR, turn)
+
+
 def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, text):
     """With room for a few states others are gone, and what is read again is right."""
     small, none = model("qwen35", 2, 0.002), model("qwen35", 0, 0)
