@@ -208,6 +208,72 @@ def test_others_go_on_while_it_scores_without_parking(compressing, cases):
     running.check_integrity()
 
 
+# -- cancelling -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """``begun, go_on, slices``: scoring begins and waits before each slice that it reads."""
+    begun, go_on, slices, launch = threading.Event(), threading.Event(), [], PromptScorer.launch
+
+    def waits(scorer, planned):
+        slices.append(planned)
+        begun.set()
+        assert go_on.wait(60)
+        return launch(scorer, planned)
+
+    monkeypatch.setattr(PromptScorer, "launch", waits)
+    return begun, go_on, slices
+
+
+@pytest.mark.parametrize("more", ["", "nopark"])
+@pytest.mark.parametrize("how", ["CANCEL", "the reader goes"])
+def test_it_ends_within_a_slice_and_the_target_comes_back(
+    compressing, cases, stopped, tmp_path, how, more
+):
+    t, running = compressing()
+    t.file("p.bin", list(range(5, 40)))
+    t.file("long.bin", ids(600))
+    before = answers(t, 1)
+    begun, go_on, slices = stopped
+    t.say(request(t, scorer=cases / "qwen35.gguf", more=more))
+    assert begun.wait(60)
+    if how == "CANCEL":
+        t.say("REQ 3 CANCEL 9")
+        t.until(3, DONE)
+        go_on.set()
+        t.until(9, DONE)
+        assert [frame for frame in t.frames if frame[0] == 9] == [(9, FAILED), (9, DONE)]
+        assert t.texts[9] == ["err compress: it was cancelled"]
+        assert answers(t, 2) == before
+    else:
+        t.leave()
+        t.wait()
+        assert t.lost == "the reader has gone"
+        go_on.set()
+        eventually(lambda: not running.parked)
+        other = Talk(running, tmp_path)
+        assert answers(other, 2) == before
+        other.end()
+    assert len(slices) == 1, "it was cancelled in the first of several"
+
+
+def test_who_waits_for_another_session_can_be_cancelled(compressing, cases, stopped, tmp_path):
+    t, running = compressing()
+    t.file("long.bin", ids(600))
+    other = Talk(running, tmp_path, compressor=t.compressor)
+    begun, go_on, _ = stopped
+    t.say(request(t, scorer=cases / "qwen35.gguf", more="nopark"))
+    assert begun.wait(60)
+    other.say(request(other, scorer=cases / "qwen35.gguf", more="nopark"), "REQ 3 CANCEL 9")
+    other.until(9, DONE)
+    assert other.texts[9] == ["err compress: it was cancelled"]
+    go_on.set()
+    t.until(9, DONE)
+    assert len(t.tokens[9]) > 0
+    other.end()
+
+
 # -- faults ---------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,13 @@ import threading
 import pytest
 
 from kinfolk.daemon.frames import Wire
-from kinfolk.errors import EngineError
+from kinfolk.errors import EngineError, RequestError
 
 DONE, FAILED = -1, -5
 
 
 class Toy:
-    """Keeps every third token once ``open`` is set."""
+    """Keeps every third token once ``open`` is set; ends when it is cancelled."""
 
     def __init__(self):
         self.open = threading.Event()
@@ -23,9 +23,15 @@ class Toy:
         self.error: Exception | None = None
         self.parks = False
 
-    def compress(self, path, tokens, ratio, *, park):
+    def compress(self, path, tokens, ratio, *, park, cancelled):
         self.calls.append((path, tokens, ratio, park))
-        assert self.open.wait(30)
+        for _ in range(6000):
+            if self.open.wait(0.005) or cancelled.is_set():
+                break
+        if cancelled.is_set():
+            self.calls.append("cancelled")
+            raise RequestError("it was cancelled")
+        assert self.open.is_set()
         if self.error is not None:
             raise self.error
         return tokens[::3]
@@ -143,15 +149,62 @@ def test_the_end_of_the_lines_ends_nothing_that_waits_for_unparking(begin, promp
     assert s.tokens[1] == s.solo(prompts["a"], 4)
 
 
-def test_nobody_is_told_when_the_reader_has_gone(begin):
+def test_it_ends_and_nobody_is_told_when_the_reader_has_gone(begin):
     s, toy, settled = begin()
     s.say(compress(s))
     settled(lambda: toy.calls)
     s.session.abandon()
     assert s.session.over
-    toy.open.set()
-    settled(lambda: True)
+    settled(lambda: toy.calls[-1] == "cancelled")
     assert s.frames == []
+
+
+@pytest.mark.parametrize("line", ["REQ 3 CANCEL 9", "REQ 9 CANCEL"])
+def test_a_cancel_ends_it_and_each_line_has_its_reply(begin, line):
+    s, toy, settled = begin()
+    s.say(compress(s, 9), "REQ 2 LIST_REQUESTS")
+    settled(lambda: toy.calls)
+    s.say(line)
+    settled(lambda: replies(s, 2) == 1)
+    number = int(line.split()[1])
+    assert s.frames[:3] == [(number, DONE), (9, FAILED), (9, DONE)]
+    assert s.texts[:2] == ["compress 9 is about to end", "err it was cancelled"]
+    toy.open.set()
+    s.say(compress(s, 9))
+    settled(lambda: replies(s, 9) == (3 if number == 9 else 2))
+    assert s.tokens[9], "another one begins afresh"
+
+
+def test_a_bare_stream_answers_the_cancel_behind_what_it_ends(begin, prompts):
+    s, toy, settled = begin(Wire.LEGACY)
+    s.say(compress(s, 9))
+    settled(lambda: toy.calls)
+    s.say("CANCEL 9")
+    settled(lambda: len(s.written) >= 8)
+    assert s.written == struct.pack("<2i", DONE, DONE)
+    assert s.texts == ["err it was cancelled", "compress 9 is about to end"]
+
+
+def test_a_cancel_of_another_request_or_of_none_does_not_end_it(begin, prompts):
+    s, toy, settled = begin()
+    s.say(compress(s, 0))
+    settled(lambda: toy.calls)
+    s.say("REQ 3 CANCEL 9", "REQ 4 CANCEL 0")
+    assert (replies(s, 3), replies(s, 4), replies(s, 0)) == (1, 1, 0)
+    toy.open.set()
+    settled(lambda: replies(s, 0) == 1)
+    assert s.tokens[0] == list(prompts["a"][::3])
+
+
+def test_what_has_not_begun_is_withdrawn(begin):
+    s, toy, settled = begin()
+    s.say(compress(s, 8), compress(s, 9), compress(s, 7))
+    settled(lambda: toy.calls)
+    s.say("REQ 3 CANCEL 9")
+    assert s.frames == [(9, FAILED), (9, DONE), (3, DONE)]
+    toy.open.set()
+    settled(lambda: replies(s, 7) == 1)
+    assert (len(toy.calls), replies(s, 8), replies(s, 9)) == (2, 1, 1)
 
 
 def test_freeing_is_one_reply_when_it_is_done(begin):

@@ -29,6 +29,16 @@ MARGIN = 64
 NEAR = 2e-3
 """Slices of other lengths round otherwise: 4e-4 of the largest logit, in log-probability."""
 
+MANY, FEW = 8, 2
+KINDS_OF_STATE = ("qwen35", "gemma4", "dense")
+"""Families with recurrent state, with windows, and with neither."""
+CASES = [
+    *((family, thinking, FEW) for family in FAMILIES for thinking in (True, False)),
+    *((family, True, MANY) for family in KINDS_OF_STATE),
+]
+"""Family, whether it thinks, and for how many states there are places on the device; the other
+states are in host memory."""
+
 
 @pytest.fixture(scope="module")
 def open_chats(cases: Path, tmp_path_factory) -> Callable[..., Chats]:
@@ -85,12 +95,11 @@ def chats(open_chats):
         each.close()
 
 
-@pytest.mark.parametrize("thinking", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_turn_prefills_what_is_behind_the_last_header(chats, family, thinking):
+@pytest.mark.parametrize(("family", "thinking", "places"), CASES)
+def test_a_turn_prefills_what_is_behind_the_last_header(chats, family, thinking, places):
     """Ten turns, and a second chat in between, with a turn after every other one."""
-    here = chats(family, cold=True)
-    fork = {"a": 0, "b": 0}
+    here = chats(family, cold=True, checkpoints=places)
+    fork, reused_from = {"a": 0, "b": 0}, set()
     for turn, both in enumerate(zip(talk(10, about="Why"), talk(10, about="Who"), strict=True)):
         for name, messages in zip("ab" if turn % 2 else "a", both, strict=False):
             prompt = here.prompt(messages, thinking=thinking)
@@ -99,17 +108,18 @@ def test_a_turn_prefills_what_is_behind_the_last_header(chats, family, thinking)
                 read = end.usage.prompt - end.usage.reused
                 last = fork[name] or prompt.checkpoints[0]
                 assert read <= end.usage.prompt - last + MARGIN, (name, turn)
+                reused_from.add(end.usage.reused_from)
             fork[name] = prompt.checkpoints[-1]
         if turn in (3, 9):
             found, expected, reused = here.unbiased(prompt)
             assert reused >= fork[name] - MARGIN
             assert_near(found, expected, NEAR, turn)
+    assert "host" in reused_from or places == MANY
 
 
-@pytest.mark.parametrize("thinking", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_tool_loop_prefills_what_is_behind_the_last_header(chats, family, thinking):
-    here = chats(family, cold=True)
+@pytest.mark.parametrize(("family", "thinking", "places"), CASES)
+def test_a_tool_loop_prefills_what_is_behind_the_last_header(chats, family, thinking, places):
+    here = chats(family, cold=True, checkpoints=places)
     fork = 0
     for step, messages in enumerate(tool_loop(3, thinking=thinking)):
         prompt = here.prompt(messages, thinking=thinking, tools=True)
@@ -143,7 +153,7 @@ def test_a_second_chat_with_the_same_system_prompt_computes_its_own(chats, famil
     assert end.usage.prompt - end.usage.reused <= own + MARGIN
 
 
-@pytest.mark.parametrize("family", ["qwen35", "gemma4", "dense"])
+@pytest.mark.parametrize("family", KINDS_OF_STATE)
 def test_titles_and_tags_do_not_push_out_the_chat_that_they_came_from(chats, family):
     here = chats(family, checkpoints=5)
     fork = 0

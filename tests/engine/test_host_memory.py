@@ -8,6 +8,7 @@ from dataclasses import replace
 import host_scenes
 import prefix_scenes
 import pytest
+from host_scenes import HEADER, Chat
 
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.request import Request
@@ -40,20 +41,55 @@ def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, tex
         assert other.reused_from == ("device" if number >= 8 else None)
 
 
-def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model, text):
-    few, none = model("qwen35", 2, 0.25), model("qwen35", 0, 0)
-    message, answer = 20, 6
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_turn_of_ten_reads_only_what_is_new_and_answers_as_a_cold_run(model, text, family):
+    """Two chats in turn, each of which keeps its last header and the end of its answer, with places
+    for two states on the device: every turn finds what it needs in host memory."""
+    few, none = model(family, 2, 0.25), model(family, 0, 0)
+    message, asked, said = 20, [], []
+    chats = [Chat(n, text, few.info.vocabulary) for n in range(2)]
     with host_scenes.opened(few) as engine:
-        chats = [host_scenes.Chat(n, text, few.info.vocabulary) for n in range(3)]
-        said = host_scenes.talk(engine, chats, 10, message, answer)
+        for _ in range(10):
+            for chat in chats:
+                asked.append(chat.next(message, 3))
+                found, end = host_scenes.answered(engine, asked[-1])
+                if chat.turn > 1:
+                    read = end.usage.prompt - end.usage.reused
+                    assert read <= message + HEADER + 1, "and the last token of the answer before"
+                    assert end.usage.reused_from == "host"
+                chat.heard(found)
+                said.append(found)
     with host_scenes.opened(none) as engine:
-        chats = [host_scenes.Chat(n, text, none.info.vocabulary) for n in range(3)]
-        cold = host_scenes.talk(engine, chats, 10, message, answer, after=said)
-    for number, ((found, usage), (expected, nothing)) in enumerate(zip(said, cold, strict=True)):
-        assert nothing.reused == 0
-        assert number < 3 or usage.prompt - usage.reused <= message + host_scenes.HEADER + 64
-        prefix_scenes.assert_near(found, expected, NEAR, number)
-    assert {usage.reused_from for _, usage in said[3:]} == {"host"}
+        for number in (3, 10, 18, 19):
+            expected, _ = host_scenes.answered(engine, asked[number])
+            prefix_scenes.assert_near(said[number], expected, NEAR, number)
+
+
+@pytest.mark.parametrize("family", ["qwen35", "gemma4", "laguna"])
+def test_a_turn_that_may_fill_the_context_reads_only_what_is_new(model, text, family):
+    """With one slot it is promised every block, and its own prefix leaves the device for it."""
+    few, none = model(family, 2, 0.25), model(family, 0, 0)
+    said, asked = [], []
+    with host_scenes.opened(few) as engine:
+        chat = Chat(0, text, few.info.vocabulary)
+        for turn in range(3):
+            request = chat.next(70, 4)
+            asked.append(replace(request, max_new=few.limits.context - len(request.prompt)))
+            ticket, found = engine.submit(asked[-1]), []
+            for event in ticket:
+                found += event.logprobs
+                if len(found) >= 3:
+                    break
+            ticket.cancel()
+            *_, end = ticket
+            said.append(found[:3])
+            chat.heard(said[-1])
+            assert end.usage.reused_from == ("host" if turn else None)
+            assert end.usage.prompt - end.usage.reused <= 70 + 2 * HEADER + 4
+    with host_scenes.opened(none) as engine:
+        for turn, request in enumerate(asked):
+            expected, _ = host_scenes.answered(engine, replace(request, max_new=3))
+            prefix_scenes.assert_near(said[turn], expected, NEAR, turn)
 
 
 def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, text):
@@ -62,11 +98,11 @@ def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, tex
     host = small.limits.host_bytes
     with host_scenes.opened(small) as engine:
         chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(12)]
-        said = host_scenes.talk(engine, chats, turns=3, message=40, answer=4)
+        said = host_scenes.talk(engine, chats, turns=2, message=40, answer=4)
         assert 0 < engine.stats()["host_bytes"] <= host
     with host_scenes.opened(none) as engine:
         chats = [host_scenes.Chat(n, text, small.info.vocabulary) for n in range(12)]
-        expected = host_scenes.talk(engine, chats, 3, 40, 4, after=said)
+        expected = host_scenes.talk(engine, chats, 2, 40, 4, after=said)
     for number, ((found, _), (other, _)) in enumerate(zip(said, expected, strict=True)):
         prefix_scenes.assert_near(found, other, NEAR, number)
     assert any(usage.reused == 0 for _, usage in said[12:])

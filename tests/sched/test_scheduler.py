@@ -629,6 +629,25 @@ def test_checkpoints_that_make_room_are_found_on_the_host(make_world):
     assert world.kv_cache.checkpoints.demotions >= 2
 
 
+@pytest.mark.parametrize("host_rows", [20, 0])
+def test_a_turn_that_needs_every_block_starts_from_what_it_has_sent_to_the_host(
+    make_world, host_rows
+):
+    """A client that names no limit asks for the whole context. On the device the chunk that the
+    prefix ends in would need one block more than there are."""
+    world = make_world(slots=1, blocks=(4,), checkpoints=2, host_rows=host_rows)
+    known = prompt(100, 1)
+    run(world, Request("first", known, 1, checkpoints=(90,)))
+    for turn in range(3):
+        known = (*known[:95], *prompt(20 * turn + 5, turn + 2))
+        request = Request(f"turn {turn}", known, 256 - len(known), checkpoints=(len(known) - 3,))
+        run(world, request)
+        usage = world.finished[request.id].usage
+        assert world.streams[request.id] == world.expected(request)
+        assert usage.reused_from == ("host" if host_rows else None)
+        assert usage.reused == (90 if host_rows else 0)
+
+
 def test_a_request_says_that_it_started_from_the_device_or_from_nothing(make_world):
     world = make_world(checkpoints=2)
     run(world, Request("a", prompt(40, 1), 1, checkpoints=(32,)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kinfolk.errors import StateError
 from kinfolk.plans import (
@@ -133,6 +134,28 @@ def test_copies_move_bytes_and_nothing_else(state):
     for tensor in before[4:]:
         tensor[5] = tensor[1]
     assert all(torch.equal(a, b) for a, b in zip(before, raw(state), strict=True))
+
+
+class Calls(TorchDispatchMode):
+    """Counts calls that write tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.writes += func._schema.is_mutable
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("operation", [ClearSlot(1), CopyRecurrent(1, 5)])
+def test_recurrent_state_of_many_layers_changes_in_a_launch_for_each_type(operation):
+    """A launch for each tensor would hold up the copies of a prefix that comes back."""
+    plan = StatePlan((*PLAN.layers[:3], *PLAN.layers[1:2] * 48))
+    made = State(plan, LIMITS, torch.device("cpu"))
+    with Calls() as calls:
+        made.apply([operation])
+    assert calls.writes == 2
 
 
 def test_saved_bytes_come_back_into_any_block(state):

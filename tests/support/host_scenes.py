@@ -49,15 +49,20 @@ def opened(model, disk=None):
     engine.check_integrity()
 
 
+def answered(engine, request):
+    """Log-probabilities of the answer, and its end."""
+    *events, end = engine.submit(request)
+    assert end.error is None
+    return [each for event in events for each in event.logprobs], end
+
+
 def talk(engine, chats, turns, message, answer, *, after=None):
     """All chats in turn; returns log-probabilities and usage of each answer."""
     said = []
     for _ in range(turns):
         for chat in chats:
-            events = list(engine.submit(chat.next(message, answer)))
-            assert events[-1].error is None
-            logprobs = [each for event in events[:-1] for each in event.logprobs]
-            said.append((logprobs, events[-1].usage))
+            logprobs, end = answered(engine, chat.next(message, answer))
+            said.append((logprobs, end.usage))
             chat.heard(logprobs if after is None else after[len(said) - 1][0])
     return said
 

@@ -39,6 +39,7 @@ class Talk:
         compressor: SessionCompressor | None = None,
     ) -> None:
         self.folder = folder
+        self.compressor = compressor
         self.frames: list[tuple[int, int]] = []
         self.raw = b""
         self.said: list[str] = []
@@ -61,6 +62,7 @@ class Talk:
             write or self._sink.write,
             lambda data: self.said.append(data.decode()),
             most,
+            stream=out,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -97,6 +97,7 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
         raise click.UsageError("--stream-fd belongs to stdin, --socket has streams of its own")
     wire = {None: Wire.LEGACY, "v1": Wire.TAGGED, "v2": Wire.TAGGED_V2}[params["stream_tagged"]]
     write, write_text = _outputs(params["stream_fd"])
+    stream = _descriptor(sys.stdout) if params["stream_fd"] is None else params["stream_fd"]
     with open_runtime(settings, model) as runtime:
         if not params["no_warmup"]:
             warm_up(runtime.engine)
@@ -105,7 +106,9 @@ def daemon(ctx: click.Context, /, model: str | None, **params: Any) -> None:
             _listen(params["socket_path"], runtime, wire, options)
         from kinfolk.daemon.connection import Connection
 
-        lost = Connection(runtime.engine, options, wire, _lines(), write, write_text).run()
+        lost = Connection(
+            runtime.engine, options, wire, _lines(), write, write_text, stream=stream
+        ).run()
     if lost:
         raise OutputLost(f"the stream cannot be written: {lost}")
 
@@ -137,6 +140,14 @@ def _unbuffered(stream: Any) -> Callable[[bytes], int | None]:
     return write
 
 
+def _descriptor(stream: Any) -> int | None:
+    try:
+        number: int = stream.fileno()
+    except (OSError, ValueError):  # it is no file of the system
+        return None
+    return number
+
+
 def _options(runtime: Runtime, settings: Settings, *, ignore_eos: bool) -> SessionOptions:
     from kinfolk.daemon.surroundings import SessionOptions
     from kinfolk.engine.token_compressor import TokenCompressor
@@ -162,7 +173,10 @@ def _listen(path: Path, runtime: Runtime, wire: Wire, options: SessionOptions) -
     def serve(connection: socket.socket, number: int) -> None:
         own = replace(options, name=f"socket-{number}")
         lines = connection.makefile("rb")
-        Connection(runtime.engine, own, wire, lines, connection.send, write_text).run()
+        stream = connection.fileno()
+        Connection(
+            runtime.engine, own, wire, lines, connection.send, write_text, stream=stream
+        ).run()
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from kinfolk.daemon.commands import CompressCommand
@@ -20,9 +21,18 @@ Kept = tuple[int, ...]
 class SessionCompressor(Protocol):
     """What compresses token ids. Sessions share it; both methods block."""
 
-    def compress(self, path: str, tokens: tuple[int, ...], ratio: float, *, park: bool) -> Kept:
+    def compress(
+        self,
+        path: str,
+        tokens: tuple[int, ...],
+        ratio: float,
+        *,
+        park: bool,
+        cancelled: threading.Event,
+    ) -> Kept:
         """The ``ratio`` of ``tokens`` that the model of ``path`` finds most important, in their
-        order. With ``park`` the target is parked meanwhile. Raises :class:`KinfolkError`."""
+        order. With ``park`` the target is parked meanwhile. Raises :class:`KinfolkError`, also
+        soon after ``cancelled`` was set."""
         ...
 
     def free(self) -> None:
@@ -56,15 +66,17 @@ class Compressing:
         self._go_on = go_on
         self._result: Kept | KinfolkError | None = None
         self._count = 0
+        self._request = 0
+        self._cancelled = threading.Event()
 
     @property
     def parks(self) -> bool:
         """Whether the target is parked for a command, of this session or of another."""
         return self._compressor is not None and self._compressor.parks
 
-    def compress(self, command: CompressCommand) -> tuple[Kept, str] | None:
+    def compress(self, command: CompressCommand, request: int) -> tuple[Kept, str] | None:
         """Begin, or ask again: the tokens that are kept and what to say, ``None`` until they are
-        known. Raises :class:`KinfolkError`."""
+        known. ``request`` is the header's, 0 = there is none. Raises :class:`KinfolkError`."""
         compressor = self._require()
         if not self.waits:
             if command.park and self._served:
@@ -77,11 +89,19 @@ class Compressing:
             )
             self._count = len(tokens)
             ratio = command.per_mille / 1000
-            self._begin(
-                lambda: compressor.compress(command.scorer, tokens, ratio, park=command.park)
-            )
+            self._request, self._cancelled = request, threading.Event()
+            work = partial(compressor.compress, park=command.park, cancelled=self._cancelled)
+            self._begin(lambda: work(command.scorer, tokens, ratio))
         kept = self._reply()
         return None if kept is None else (kept, f"kept={len(kept)} of={self._count}")
+
+    def cancel(self, request: int | None = None) -> bool:
+        """Let what is compressed for a header's request end soon, with an error; ``None`` = for
+        any. Whether there is such a command."""
+        found = self.waits and request in (None, self._request)
+        if found:
+            self._cancelled.set()
+        return found
 
     def free(self) -> bool:
         """Begin to free the model, or ask again: whether it is done."""
@@ -92,6 +112,7 @@ class Compressing:
             return ()
 
         if not self.waits:
+            self._request = 0
             self._begin(free)
         return self._reply() is not None
 

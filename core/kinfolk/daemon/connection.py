@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from kinfolk.daemon.frames import Wire
+from kinfolk.daemon.hang_up import watching
 from kinfolk.daemon.outbox import OUTBOX_BYTES, Outbox
 from kinfolk.daemon.output import Output
 from kinfolk.daemon.session import Session
@@ -33,8 +34,9 @@ class LineSource(Protocol):
 
 class Connection:
     """``write`` takes the bytes of the stream, ``write_text`` those of texts; either may block.
-    A reader of the stream for whom more than ``most`` bytes wait ends the session; a reader of
-    texts misses some."""
+    A reader of the stream who has gone, or for whom more than ``most`` bytes wait, ends the
+    session; a reader of texts misses some. ``stream`` is the descriptor of the stream, if it has
+    one: then a reader who goes is noticed while nothing is written."""
 
     def __init__(
         self,
@@ -45,8 +47,10 @@ class Connection:
         write: Callable[[bytes], int | None],
         write_text: Callable[[bytes], int | None],
         most: int = OUTBOX_BYTES,
+        stream: int | None = None,
     ) -> None:
         self._lines = lines
+        self._stream = stream
         self._inbox: SimpleQueue[str | Lost | Callable[[], None] | None] = SimpleQueue()
         self._room = threading.Semaphore(MAX_LINES)
         self._unread = 0
@@ -59,8 +63,10 @@ class Connection:
     def run(self) -> str:
         """Serve until the lines end and all is done. Returns why the reader was lost, or ""."""
         self._reader.start()
+        gone = Lost("the reader has gone")
         try:
-            lost = self._serve()
+            with watching(self._stream, lambda: self._inbox.put(gone)):
+                lost = self._serve()
         except BaseException:
             self._session.abandon()
             raise

@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 TurnCommand = StartCommand | GenerateCommand | ContinueCommand
 """What begins a turn of the request of its header."""
 
+Withdrawable = TurnCommand | CompressCommand
+"""What is a cancelled request's own."""
+
 
 class Session:
     """Used by one thread. ``post`` is called on any thread with what is to be done next; the caller
@@ -116,6 +119,7 @@ class Session:
         self._leaving = True
         self._lines.clear()
         self._drain = None
+        self._compressing.cancel()
         for served in self._served:
             self._end(served)
 
@@ -268,7 +272,7 @@ class Session:
         """The tokens that are kept come like those of a request with the id of the header."""
         if not self._starting.is_free(line.request):
             return False
-        found = self._compressing.compress(command)
+        found = self._compressing.compress(command, line.request)
         if found is None:
             return False
         kept, text = found
@@ -305,6 +309,9 @@ class Session:
             self._answer(line.request, f"err {error}", failed=True)
             return
         self._withdraw(number)
+        if self._compressing.cancel(number):
+            self._answer(line.request, f"compress {number} is about to end")
+            return
         served = self._served.get(number)
         if served is None:
             self._answer(line.request, f"there is no request {number}")
@@ -318,9 +325,11 @@ class Session:
     def _withdraw(self, number: int) -> None:
         """The lines of a request that have not begun are answered where they stand."""
         lines, self._lines = self._lines, deque()
+        if self._compressing.waits:  # the first has begun
+            self._lines.append(lines.popleft())
         for line in lines:
-            turn = isinstance(line, Line) and isinstance(line.command, TurnCommand)
-            if turn and line.request == number:
+            later = isinstance(line, Line) and isinstance(line.command, Withdrawable)
+            if later and line.request == number:
                 self._answer(number, "err cancelled before it began", failed=True)
             else:
                 self._lines.append(line)

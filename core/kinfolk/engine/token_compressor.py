@@ -6,8 +6,8 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,9 @@ from kinfolk.settings import Settings
 from kinfolk.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.05
+"""Between two looks whether somebody who waits for others has been cancelled."""
 
 T = TypeVar("T")
 
@@ -57,7 +60,13 @@ class TokenCompressor:
         return self._parks
 
     def compress(
-        self, path: str, tokens: tuple[int, ...], ratio: float, *, park: bool
+        self,
+        path: str,
+        tokens: tuple[int, ...],
+        ratio: float,
+        *,
+        park: bool,
+        cancelled: threading.Event,
     ) -> tuple[int, ...]:
         """The ``ratio`` of ``tokens`` that the model of ``path`` finds most important, in their
         order; more if words of the question, the last tokens, stand in many places.
@@ -65,16 +74,18 @@ class TokenCompressor:
         With ``park`` the target is parked first, which needs that no request is live, and unparked
         in any case. Raises :class:`KinfolkError`: for a file that is no model or has other tokens,
         before anything is parked; if the target cannot be loaded again, it stays parked.
+        ``cancelled`` is looked at while others are served, before and after the model is loaded and
+        before each slice; once it is set, this is an error too.
         """
-        with self._lock:
+        with self._alone(cancelled):
             self._check(Path(path), tokens)
             if not park or "target" in self._engine.parked:
-                return self._compressed(Path(path), tokens, ratio)
+                return self._compressed(Path(path), tokens, ratio, cancelled)
             self._parks = True
             try:
                 self._engine.park("target")
                 try:
-                    return self._compressed(Path(path), tokens, ratio)
+                    return self._compressed(Path(path), tokens, ratio, cancelled)
                 finally:
                     self._drop()
                     self._engine.unpark("target")
@@ -85,6 +96,17 @@ class TokenCompressor:
         """Free the model, if one is loaded."""
         with self._lock:
             self._drop()
+
+    @contextmanager
+    def _alone(self, cancelled: threading.Event) -> Iterator[None]:
+        """Wait until those who came before are served."""
+        while not self._lock.acquire(timeout=LOOK_SECONDS):
+            _require_wanted(cancelled)
+        try:
+            _require_wanted(cancelled)
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self, path: Path, tokens: tuple[int, ...]) -> None:
         check_tokens(tokens, self._tokenizer.vocab_size, "compress")
@@ -97,20 +119,28 @@ class TokenCompressor:
                 "the same tokens"
             )
 
-    def _compressed(self, path: Path, tokens: tuple[int, ...], ratio: float) -> tuple[int, ...]:
+    def _compressed(
+        self, path: Path, tokens: tuple[int, ...], ratio: float, cancelled: threading.Event
+    ) -> tuple[int, ...]:
         scorer, books = self._loaded(path)
         ids = np.array(tokens, np.int64)
         read = pieces(ids, scorer.facts.context)
-        scores = joined_scores(read, iter([self._scores(scorer, books, text) for text, _ in read]))
+        found = [self._scores(scorer, books, text, cancelled) for text, _ in read]
+        scores = joined_scores(read, iter(found))
         kept: list[int] = []
         for passage in select_passages(ids, scores, ratio):
             kept += ids[passage * PASSAGE_TOKENS :][:PASSAGE_TOKENS].tolist()
         return tuple(kept)
 
     def _scores(
-        self, scorer: PromptScorer, books: PromptScoring, tokens: tuple[int, ...]
+        self,
+        scorer: PromptScorer,
+        books: PromptScoring,
+        tokens: tuple[int, ...],
+        cancelled: threading.Event,
     ) -> Numbers:
         """The scores of a text that is read at once."""
+        _require_wanted(cancelled)
         request = ScoringRequest("compress", tokens)
         books.check(request)
         books.submit(request)
@@ -122,11 +152,15 @@ class TokenCompressor:
                 books.commit(scorer.launch(planned).collect())
 
         while books.busy:
+            if cancelled.is_set():
+                books.cancel(request.id)
+                break
             try:
                 self._between_steps(read_slice)
             except KinfolkError as error:
                 books.fail_all(str(error))
         (event,) = books.take_events()
+        _require_wanted(cancelled)
         if event.scores is None:
             raise EngineError(f"{scorer.loaded.file.path}: {event.error}")
         return event.scores
@@ -178,3 +212,8 @@ class TokenCompressor:
     def _on_device(self) -> AbstractContextManager[object]:
         device = self._engine.loaded.device
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _require_wanted(cancelled: threading.Event) -> None:
+    if cancelled.is_set():
+        raise RequestError("compress: it was cancelled")

@@ -121,7 +121,8 @@ class Admission:
             return self._reopen(sequence, sequence.kept, positions, slot, resident)
         prefix = self._find(sequence, resident)
         for start in (None,) if prefix is None else (prefix, None):
-            if self._make_room(positions, sequence, start, resident):
+            wanted = positions, sequence, start, resident
+            if self._make_room(*wanted) or self._make_room_on_the_host(*wanted):
                 if start is not None:
                     sequence.reused_from = _place(sequence, start)
                 checkpoint, length = _from(start)
@@ -203,6 +204,26 @@ class Admission:
             len(sequence.prompt),
         )
         return self._make_blocks(positions, checkpoint, length, (last, kept), resident)
+
+    def _make_room_on_the_host(
+        self,
+        positions: int,
+        sequence: Sequence,
+        start: PrefixMatch | None,
+        resident: int | None,
+    ) -> bool:
+        """Let the prefix that a sequence starts from leave the device too: there, the chunk that it
+        ends in takes a block beside that of its copy, and a sequence as long as the context may
+        need all blocks itself."""
+        if start is None or not start.checkpoint.resident:
+            return False
+        gain, tables = self._prefixes.reclaimable(), self._kv_cache.tables
+        need = self._kv_cache.needed(positions, resident=resident)
+        if any(tables.available(pool) + gain[pool] < need[pool] for pool in range(len(need))):
+            return False
+        return self._prefixes.send_away(start.entry) and self._make_room(
+            positions, sequence, start, resident
+        )
 
     def _make_blocks(
         self,

@@ -334,6 +334,15 @@ class PrefixCache:
         for entry in list(self._entries):
             self.drop(entry, DropReason.FAULT)
 
+    def send_away(self, entry: StoredPrefix, keep: Collection[StoredPrefix] = ()) -> bool:
+        """Move a prefix on the device to host memory, where others but ``keep`` may have to go for
+        it; false if there is no room."""
+        if not self._make_host_room(entry, keep):
+            return False
+        self._store.demote(entry.checkpoint)
+        self.demoted[entry] = None
+        return True
+
     def make_host_room(
         self, fits: Callable[[], bool], spare: Callable[[StoredPrefix], bool]
     ) -> bool:
@@ -365,10 +374,7 @@ class PrefixCache:
 
     def _leave_device(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> None:
         """Move a prefix to host memory, or drop it if there is no room for it."""
-        if self._make_host_room(entry, keep):
-            self._store.demote(entry.checkpoint)
-            self.demoted[entry] = None
-        else:
+        if not self.send_away(entry, keep):
             self.drop(entry, DropReason.ROOM)
 
     def _make_host_room(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> bool:

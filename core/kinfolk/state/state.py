@@ -352,15 +352,16 @@ class State:
             self.block_tables.touch(index, slot)
 
         def clear() -> None:
-            for tensor in self.recurrent_tensors():
-                tensor[slot].zero_()
+            for rows in self._recurrent_rows(slot):
+                torch._foreach_zero_(rows)
 
         self.copies.change(clear, writes=(_slot(slot),))
 
     def _copy_recurrent(self, source: int, target: int) -> None:
         def copy() -> None:
-            for tensor in self.recurrent_tensors():
-                tensor[target].copy_(tensor[source])
+            rows = self._recurrent_rows(target), self._recurrent_rows(source)
+            for targets, sources in zip(*rows, strict=True):
+                torch._foreach_copy_(targets, sources)
 
         self.copies.change(copy, reads=(_slot(source),), writes=(_slot(target),))
 
@@ -384,6 +385,14 @@ class State:
             if operation.recurrent:
                 self.host.add(operation.recurrent, slot_bytes(self.plan))
         self.to_disk(operation)
+
+    def _recurrent_rows(self, slot: int) -> list[list[torch.Tensor]]:
+        """The recurrent state of a slot, in lists of one type each: those that a single launch
+        changes. A model has a hundred of them."""
+        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+        for tensor in self.recurrent_tensors():
+            by_type.setdefault(tensor.dtype, []).append(tensor[slot])
+        return list(by_type.values())
 
     def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
         """The recurrent state of a slot, uint8 [n] for each tensor."""
