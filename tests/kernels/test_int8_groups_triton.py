@@ -49,7 +49,7 @@ def test_every_format(planes_stack, numbers, assert_near, name):
 
 @pytest.mark.parametrize(
     ("rows", "top_k", "experts", "eights", "activation"),
-    [(1, 1, 1, 1, "silu"), (4, 2, 6, 1, "gelu_tanh"), (20, 1, 1, 2, "silu")],
+    [(1, 1, 1, 1, "silu"), (4, 2, 6, 1, "gelu_tanh"), (9, 1, 1, 2, "silu")],
 )
 def test_any_numbers_of_rows_and_experts(
     layer, numbers, assert_near, rows, top_k, experts, eights, activation
