@@ -30,6 +30,12 @@ LAYERS = {
 }
 """Experts, channels and width, formats of gate and up, and of down."""
 
+INT8_GROUPS = {
+    "256 of 512 Q6_K": (("", 64), ("", 512)),
+    "128 of 704 Q5_0": (("", 64), ("far, ", 64)),
+}
+"""Layers and rows whose groups of int8 rows are compiled: each takes seconds."""
+
 
 def empty(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
@@ -98,6 +104,7 @@ def launches():
     yield from fetches()
     from kinfolk_kernels.experts.choice import Choice
     from kinfolk_kernels.experts.group_launches import group_launches
+    from kinfolk_kernels.experts.int8_group_kernel import int8_group_kernel
     from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
@@ -118,12 +125,14 @@ def launches():
             for kind, taken in kinds:
                 for launch in made(x, choice, taken, empty(rows, layer.width)):
                     yield f"{title}, {kind}{rows} rows: {launch.kernel.__name__}", launch
-        for rows, kind, taken in ((64, "", layer), (512, "far, ", spread(layer))):
+        for kind, rows in INT8_GROUPS.get(title, ()):
             choice = Choice(empty(rows, 8, dtype=torch.int64), empty(rows, 8))
             x = empty(rows, layer.width, dtype=torch.float16)
-            if not dense:
-                for launch in int8_group_launches(x, choice, taken, empty(rows, layer.width)):
-                    yield f"{title}, {kind}{rows} rows: {launch.kernel.__name__}", launch
+            taken = spread(layer) if kind else layer
+            for launch in int8_group_launches(x, choice, taken, empty(rows, layer.width)):
+                if launch.kernel is int8_group_kernel:
+                    part = f"{launch.constants['K']} columns"
+                    yield f"{title}, {kind}{rows} rows, {part}: int8_group_kernel", launch
     x, logits = empty(2048, 2816, dtype=torch.bfloat16), empty(2048, 128)
     yield "2048 rows: logits", logits_of_many(x, empty(128, 2816), logits)
     for score in ("softmax", "sigmoid"):
@@ -202,7 +211,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kernels = {name.split(": ")[-1] for name in found}
-    assert len(kernels) == 17
+    assert len(kernels) == 18
     # The same numbers come from near and from far bays, read as wide, so an expert's bits too.
     far = {name: use[4] for name, use in found.items() if "far, " in name}
     near = {name: found[name.replace("far, ", "")][4] for name in far}
