@@ -8,7 +8,7 @@ in between sends the long one's prefix to host memory. The bounds are the bytes 
 a rate that is measured here, and 10 ms: from the host that of one large copy from pinned memory to
 the device, from the disk that of reading the files and summing them up, with the pages of the files
 dropped from the system's cache before. Every figure is the median of the repeats; the disk is read
-once for each, by a new engine.
+once for each, by a new engine. ``host_parts_ms`` says where the time from host memory goes.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with opened(loaded, settings) as engine:
         chat.first_token(engine, cold=True)  # kernels, captures
         cold = [chat.first_token(engine, cold=True)[0] for _ in range(options.repeats)]
+        short = [chat.first_token_alone(engine) for _ in range(options.repeats)]
         chat.keep(engine)
         near = [chat.first_token_from(engine, "device") for _ in range(options.repeats)]
         before = engine.stats()["host_bytes"]
@@ -103,7 +104,10 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     copied, read = copy_rate(loaded.device), read_rate(files)
     medians = {
         name: statistics.median(times)
-        for name, times in (("cold", cold), ("device", near), ("host", host), ("disk", disk))
+        for name, times in (
+            *(("cold", cold), ("alone", short)),
+            *(("device", near), ("host", host), ("disk", disk)),
+        )
     }
     figures |= {f"{name}_ms": round(1000 * value, 2) for name, value in medians.items()}
     figures |= {
@@ -112,10 +116,23 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "read_and_check_GB_s": round(read / 1e9, 2),
         "host_bound_ms": round(1000 * (nbytes / RATE_SHARE / copied + FIXED_SECONDS), 2),
         "disk_bound_ms": round(1000 * (nbytes / RATE_SHARE / read + FIXED_SECONDS), 2),
+        "host_parts_ms": parts(medians, nbytes / copied),
         "host_of_cold": round(medians["host"] / medians["cold"], 3),
         "disk_of_cold": round(medians["disk"] / medians["cold"], 3),
     }
     return figures
+
+
+def parts(medians: dict[str, float], copying: float) -> dict[str, float]:
+    """What the time to the first token from host memory consists of, in milliseconds. ``copying``:
+    seconds of one large copy of the kept bytes."""
+    seconds = {
+        "the ending alone": medians["alone"],
+        "its prefix on the device": medians["device"] - medians["alone"],
+        "the bytes from the host": copying,
+        "the rest of copying": medians["host"] - medians["device"] - copying,
+    }
+    return {name: round(1000 * value, 2) for name, value in seconds.items()}
 
 
 def bundled(registry: Registry) -> Path:
@@ -166,10 +183,17 @@ class Chat:
         assert found == place, f"reused from {found}, not from {place}"
         return seconds
 
+    def first_token_alone(self, engine: Engine) -> float:
+        """Seconds of a prompt that is just an ending."""
+        return self._first_token(engine, self.text(ENDING, 9000 + self.count))[0]
+
     def first_token(self, engine: Engine, *, cold: bool = False) -> tuple[float, str | None]:
         """Seconds, and the place of what was reused."""
         start = self.text(len(self.prompt), 2 + self.count) if cold else self.prompt
-        request = self.request((*start, *self.text(ENDING, 5000 + self.count)), keep=False)
+        return self._first_token(engine, (*start, *self.text(ENDING, 5000 + self.count)))
+
+    def _first_token(self, engine: Engine, prompt: tuple[int, ...]) -> tuple[float, str | None]:
+        request = self.request(prompt, keep=False)
         began = time.perf_counter()
         seconds = 0.0
         for event in engine.submit(request):
