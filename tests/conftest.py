@@ -27,7 +27,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     *("dflash_bench", "dflash_configs", "drafter_scenes", "executor_scenes", "kernel_inputs"),
-    *("mtp_bench", "talk", "toy_world", "wire_scenes"),
+    *("mtp_bench", "shares", "talk", "toy_world", "wire_scenes"),
 )
 
 REPO = Path(__file__).resolve().parents[1]

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from expert_layers import random_stack
 from expert_records import RecordLayout, planes_of, put, some, spread
 from fetch_model import assert_follows, scenes
 from hypothesis import given, settings
@@ -16,8 +17,7 @@ from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.fetch import op as fetch_reference
 from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
-from kinfolk_kernels.packing import empty
-from kinfolk_kernels.planes import LAYOUTS, unpack
+from kinfolk_kernels.planes import LAYOUTS
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.triton_backend import route
 
@@ -31,20 +31,6 @@ SHAPES = {
 }
 """Experts, channels, width, formats and activation of layers of released models, with fewer
 experts."""
-
-
-def random_stack(name, experts, rows, columns):
-    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
-    planes = empty(name, experts * rows, columns, "cuda")
-    for plane in planes.tensors:
-        plane.random_(-(2**31), 2**31 - 1)
-    if planes.scales is not None:
-        planes.scales.bitwise_and_(0x1F1F1F1F)
-    halves = 0.5 + torch.rand(*planes.supers.shape, 2, device="cuda")
-    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
-    size = float(unpack(planes[:1024]).std()) * columns**0.5
-    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
-    return planes.stacked(experts)
 
 
 def random_layer(experts, channels, width, upper, lower, activation):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from expert_layers import random_stack
 
 from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
@@ -18,7 +19,6 @@ from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.int8_rows import dequantize
 from kinfolk_kernels.linear.prepare import int8_rows
-from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.op import choice as choice_by
@@ -42,20 +42,6 @@ SHAPES = {
     "128 of 704, Q5_0": (128, 704, 2816, "Q4_K", "Q5_0", "gelu_tanh"),
     "128 of 704, Q8_0": (128, 704, 2816, "Q4_K", "Q8_0", "gelu_tanh"),
 }
-
-
-def random_stack(name, experts, rows, columns):
-    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
-    planes = empty(name, experts * rows, columns, "cuda")
-    for plane in planes.tensors:
-        plane.random_(-(2**31), 2**31 - 1)
-    if planes.scales is not None:
-        planes.scales.bitwise_and_(0x1F1F1F1F)
-    halves = 0.5 + torch.rand(*planes.supers.shape, 2, device="cuda")
-    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
-    size = float(unpack(planes[:1024]).std()) * columns**0.5
-    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
-    return planes.stacked(experts)
 
 
 def random_layer(experts, channels, width, upper, lower, activation):

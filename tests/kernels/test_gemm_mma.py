@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cuda_on_cpu import run_on_cpu
+from shares import assert_covered_once
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
 from kinfolk_kernels.linear import triton_backend as backend
@@ -100,20 +101,7 @@ def test_other_devices_say_why_they_do_not_use_it():
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]
-    tile = tile_for(matrices, tiles)
-    pairs = -(-columns // 128)
-    assert tile.span >= pairs
-    programs = 0
-    for n in rows:
-        end = -(-n // (32 * tile.row_warps)) * tile.span
-        own = -(-end // tile.share)
-        programs += own
-        # Each share begins within the columns of its tile, so no program waits for sums of nothing.
-        for program in range(own):
-            start = program * tile.share
-            assert start % tile.span < pairs
-            assert start < end
-    assert programs <= 132
+    assert_covered_once(matrices, tile_for(matrices, tiles), -(-columns // 128))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

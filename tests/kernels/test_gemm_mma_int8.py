@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cuda_on_cpu import run_on_cpu
+from shares import assert_covered_once
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
@@ -124,20 +125,7 @@ def test_it_compiles_without_spills_in_loops(name):
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]
-    tile = tile_for(matrices)
-    units = -(-columns // 256)
-    assert tile.span >= units
-    programs = 0
-    for n in rows:
-        end = -(-n // (32 * tile.row_warps)) * tile.span
-        own = -(-end // tile.share)
-        programs += own
-        # Each share begins within the columns of its tile, so no program waits for sums of nothing.
-        for program in range(own):
-            start = program * tile.share
-            assert start % tile.span < units
-            assert start < end
-    assert programs <= 132
+    assert_covered_once(matrices, tile_for(matrices), -(-columns // 256))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -1,4 +1,4 @@
-"""Small layers of experts for tests of kernels, and what they compute in float64."""
+"""Layers of experts for tests of kernels, and what small ones compute in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.int8_rows import dequantize, quantize
+from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack, unpack
 
 EXACT = (3e-6, 2e-5)
@@ -70,6 +71,20 @@ def placed(gate, up, down, activation="silu", seed=0):
     dense = (numbers_of(stack)[bays] for stack in (gate, up, down))
     experts = ExpertsArguments(gate, up, down, bays, activation, 2, torch.float16)
     return Layer(experts, *dense)
+
+
+def random_stack(name, experts, rows, columns, device="cuda"):
+    """Planes of random codes, whose numbers have a variance of about 1 / columns."""
+    planes = empty(name, experts * rows, columns, device)
+    for plane in planes.tensors:
+        plane.random_(-(2**31), 2**31 - 1)
+    if planes.scales is not None:
+        planes.scales.bitwise_and_(0x1F1F1F1F)
+    halves = 0.5 + torch.rand(*planes.supers.shape, 2, device=device)
+    planes.supers.copy_(halves.half().view(torch.int32).squeeze(-1))
+    size = float(unpack(planes[:1024]).std()) * columns**0.5
+    planes.supers.copy_((planes.supers.view(torch.float16) / size).view(torch.int32))
+    return planes.stacked(experts)
 
 
 @pytest.fixture
