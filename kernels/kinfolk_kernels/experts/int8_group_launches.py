@@ -21,8 +21,9 @@ from kinfolk_kernels.linear.gemm_int8 import INT8_REGISTERS, PAIR, WARP_ROWS
 from kinfolk_kernels.linear.prepare import quantize_rows
 from kinfolk_kernels.row_outputs import RowOutputs
 
-EIGHTS = 4
-"""Most eights of pairs in a block."""
+EIGHTS = 2
+"""Most eights of pairs in a block that the op chooses: with more, sums take so many registers that
+fewer programs run side by side, which cost more than reading an expert twice on an H100."""
 
 PROGRAM_PAIRS = 16
 """Pairs of groups of columns that a program should multiply: with fewer in a row of the matrix, it

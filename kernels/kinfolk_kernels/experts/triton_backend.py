@@ -33,9 +33,9 @@ PAIRED_ROWS = 32
 """Up to this many rows, pairs are computed separately if the matrices allow int8 activations: few
 rows share an expert then."""
 
-INT8_GROUPED_ROWS = 0
+INT8_GROUPED_ROWS = 512
 """Above ``PAIRED_ROWS`` and up to this many rows, the pairs of an expert are multiplied together
-with rows in int8 if the matrices allow that. 0 = never: not yet measured on a GPU."""
+with rows in int8 if the matrices allow that."""
 
 MAX_STACKED_EXPERTS = 1024
 MOST_CHOSEN = 32
