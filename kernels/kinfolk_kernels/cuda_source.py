@@ -26,7 +26,12 @@ CAPABILITY = (9, 0)
 MAX_SHARED = 227 * 1024
 """Bytes of shared memory that a program may use there."""
 
-_ARCHITECTURE = "--gpu-architecture=sm_90a"
+_OPTIONS = (
+    "--gpu-architecture=sm_90a",
+    "--std=c++17",
+    # NVRTC 12 takes a lambda in a function of the device for one of the host without this.
+    "--device-as-default-execution-space",
+)
 
 _CUBIN = "kernel.cubin"
 _MAX_DYNAMIC_SHARED = 8
@@ -53,7 +58,7 @@ class CudaSource:
         """Its machine code. Raises ``OSError`` if there is no NVRTC, and ``RuntimeError`` with the
         compiler's words if it refuses the source."""
         macros = [f"-D{name}={value}" for name, value in self.defines]
-        return _compile(self.text(), self.path.name, [_ARCHITECTURE, "--std=c++17", *macros])
+        return _compile(self.text(), self.path.name, [*_OPTIONS, *macros])
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ def _cached(source: CudaSource) -> bytes:
         source.text(),
         source.kernel,
         source.defines,
-        _ARCHITECTURE,
+        _OPTIONS,
         torch.version.cuda,
     )
     manager = get_cache_manager(hashlib.sha256(repr(words).encode()).hexdigest())
