@@ -137,15 +137,21 @@ def load_model(
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    if ready.device.type == "cuda" and settings.memory is not None:
-        # The limit covers this process only: not other programs, nor the driver's memory.
-        usable = ready.memory.usable + beside
-        share = usable / torch.cuda.get_device_properties(ready.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, share), ready.device)
+    if ready.device.type == "cuda":
+        usable = None if settings.memory is None else ready.memory.usable + beside
+        limit_memory(ready.device, usable)
     if ready.device.type == "cuda" and (ready.residency is not None or ready.experts.partial):
         pinned = ready.experts.host_bytes + (ready.memory.beside if ready.residency else 0)
         refuse_unpinnable(pinned, lock_limit(), try_to_pin)
     return ModelSource(ready, graphs, settings.batch_invariant, shared=shared).load(progress)
+
+
+def limit_memory(device: torch.device, usable: int | None) -> None:
+    """Let this process allocate ``usable`` bytes of a GPU; None: all of them, whatever a model that
+    was loaded before was allowed. Other programs and the driver's own memory are not covered."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = 1.0 if usable is None else min(1.0, usable / total)
+    torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 def less_memory(settings: Settings, taken: int) -> Settings:
