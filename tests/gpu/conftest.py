@@ -37,9 +37,11 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def memory_is_given_back() -> Iterator[None]:
-    """Several processes share the device, and what one has reserved the others lack."""
+    """Several processes share the device, and what one has reserved the others lack. What a test
+    allowed its process (``--memory``), the next one does not inherit."""
     yield
     torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @pytest.fixture

@@ -124,13 +124,13 @@ def test_memory_that_the_driver_registered_is_read_too(full):
     layer = spread(full, [3, None, 1], pin=True)
     pageable = replace(layer, far=FarExperts(*home))
     assert "not page-locked" in kernels.supports(pageable).reason
-    driver = torch.cuda.cudart()
-    assert int(driver.cudaHostRegister(arena.data_ptr(), arena.numel(), 2)) == 0
+    driver, mapping = torch.cuda.cudart(), arena.untyped_storage()
+    assert int(driver.cudaHostRegister(mapping.data_ptr(), mapping.nbytes(), 2)) == 0
     try:
         assert torch.equal(run(pageable, operands), expected)
         torch.cuda.synchronize()
     finally:
-        assert int(driver.cudaHostUnregister(arena.data_ptr())) == 0
+        assert int(driver.cudaHostUnregister(mapping.data_ptr())) == 0
 
 
 @settings(max_examples=settings.default.max_examples * 4)
@@ -226,7 +226,8 @@ def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(f
         for name in ("bay_of_expert", "expert_of_bay", "score", "uses", "traffic", "near"):
             found = getattr(fetch, name).cpu()
             assert torch.equal(found, getattr(expected_state, name)), (seed, name)
-    assert bays == 0 or int(fetch.traffic[1]) > 0
+    # A bay whose owner the step uses is not given away, and many rows use every expert.
+    assert bays == 0 or rows * TOP_K >= full.count or int(fetch.traffic[1]) > 0
 
 
 def test_what_a_bay_held_before_is_not_seen_after_a_fetch(full):

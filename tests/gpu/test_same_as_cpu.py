@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
+from kinfolk.engine.step_rows import SLICE_ROWS
 from kinfolk.ops.binding import Ops
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
@@ -133,7 +135,9 @@ def score(registry, files, wrapped_ops) -> Callable[..., torch.Tensor]:
         **more: Any,
     ) -> torch.Tensor:
         settings = load_settings(device=device, dtype=dtype, **more)
-        with wrapped_ops(route=route):
+        # One slice on both: sums and the choice of experts are compared slice by slice.
+        slices = patch.dict(SLICE_ROWS, cpu=ROWS)
+        with wrapped_ops(route=route), slices:
             loaded = load_model(files(name), settings, registry)
         tokens = np.random.default_rng(0).integers(0, loaded.info.vocabulary, ROWS)[:rows].tolist()
         return torch.cat([part.cpu() for part in logits(loaded, tokens)])
