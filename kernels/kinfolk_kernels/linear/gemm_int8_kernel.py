@@ -196,11 +196,13 @@ def _scaled_sums(
     if FORMAT == Q8_0 or FORMAT == Q4_0 or FORMAT == Q5_0:
         s, t = first_half(scales[R]), first_half(scales[R + 1])
         u, v = second_half(scales[R]), second_half(scales[R + 1])
+        # Left to the compiler, either product is the one that is not rounded, by chance for each
+        # row of x: its place in a step would change its bits.
         return (
-            sums[0].to(tl.float32) * s + sums[4].to(tl.float32) * u,
-            sums[1].to(tl.float32) * s + sums[5].to(tl.float32) * u,
-            sums[2].to(tl.float32) * t + sums[6].to(tl.float32) * v,
-            sums[3].to(tl.float32) * t + sums[7].to(tl.float32) * v,
+            tl.fma(sums[0].to(tl.float32), s, sums[4].to(tl.float32) * u),
+            tl.fma(sums[1].to(tl.float32), s, sums[5].to(tl.float32) * u),
+            tl.fma(sums[2].to(tl.float32), t, sums[6].to(tl.float32) * v),
+            tl.fma(sums[3].to(tl.float32), t, sums[7].to(tl.float32) * v),
         )
     s, t, u, v = 1, 1, 1, 1
     if FORMAT != Q6_K:

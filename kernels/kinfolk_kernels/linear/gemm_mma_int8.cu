@@ -237,7 +237,8 @@ template <int FORMAT> struct Products {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
       const float scale = k % 2 ? scales.y : scales.x;
-      if (Layout<FORMAT>::SMALL) sums[k] += ((float)low[k] * d[k / 2][0] + (float)top[k] * d[k / 2][1]) * scale;
+      // Written out, so that the same product is the rounded one in every row of x.
+      if (Layout<FORMAT>::SMALL) sums[k] += fmaf((float)low[k], d[k / 2][0], (float)top[k] * d[k / 2][1]) * scale;
       else sums[k] += (float)(low[k] * whole[k / 2].a + top[k] * whole[k / 2].c) * scale;
     }
   }
