@@ -189,6 +189,11 @@ def decoded(bench: Bench, count: int, prompt: int, answer: int) -> Row:
     for run in runs:
         run.wait(run.over)
     gained = {name: value - before[name] for name, value in engine.stats().items()}
+    if gained["steps"] > 1.5 * answer:
+        raise SettingsError(
+            f"{count} sequences of {prompt + answer} positions did not run at once: "
+            f"{gained['steps']} steps for {answer} tokens of each; the device has no room"
+        )
     stamps = runs[-1].times[WARM_TOKENS:]
     gaps = [after - before for before, after in pairwise(stamps)]
     return gained | {

@@ -64,4 +64,5 @@ def assert_near(found, expected, near, where):
         if one.token != other.token:
             assert best - following <= 2 * near, where
             return  # what follows another token is no longer the same text
-        assert abs(one.logprob - other.logprob) <= near, where
+        gap = abs(one.logprob - other.logprob)
+        assert gap <= near, (where, gap)
