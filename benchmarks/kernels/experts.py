@@ -52,7 +52,7 @@ CACHE = 400e6
 FEWEST_STEPS, MOST_STEPS = 8, 32
 """Steps of a graph: enough to make the time of its start negligible."""
 
-SORTING = ("sort_few_kernel", "count_kernel", "scan_kernel", "place_kernel")
+SORTING = ("sort_kernel", "count_kernel", "scan_kernel", "place_kernel")
 """Kernels that sort pairs by expert; they come first."""
 
 
