@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.experts.far_records import moved, record_of
-from kinfolk_kernels.experts.group_kernels import block_of
+from kinfolk_kernels.experts.group_kernels import block_of, narrow
 from kinfolk_kernels.linear.gemm_int8_kernel import (
     beside,
     group_words,
@@ -46,7 +46,7 @@ def int8_group_kernel(
     FAR: tl.constexpr, GAPS: tl.constexpr, MASKED: tl.constexpr,
     SIZE: tl.constexpr, NT: tl.constexpr, TILES: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (parts of one or two matrices, blocks): y float32 [matrices, P, N] = W x of each pair.
+    """Grid (parts of one or two matrices, blocks): y [matrices, P, N] = W x of each pair.
 
     A part is TILES tiles of 32 rows. With TOP_K, x has a row for TOP_K pairs, and y is in sorted
     order; without, x is in sorted order, and y in the order before sorting. Nothing is stored for
@@ -112,4 +112,4 @@ def int8_group_kernel(
                 if TOP_K == 0:
                     to = tl.load(order_ptr + to, mask=inside, other=0)
                 out = y_ptr + matrix.to(tl.int64) * y_step + to.to(tl.int64) * N + n
-                tl.store(out, total, mask=inside)
+                tl.store(out, narrow(total, y_ptr), mask=inside)
