@@ -101,7 +101,7 @@ def group_products(
             **pointers("second", bay_0[second], as_bytes=False),
             "y_ptr": y,
             "d_step": rows.scale.stride(0),
-            "y_step": y.stride(0),
+            "pairs": y.shape[1],
             **places(stack, homes[first], planes["first_q"], as_bytes=False),
         },
         {
