@@ -3,10 +3,11 @@
     python benchmarks/kernels/experts.py [--rows 1 16 64] [--shape NAME]… [--json FILE]
 
 A line has a shape, a number of rows, and the microseconds of a whole step and of each launch. A
-step consists of the router's product, the choice and the experts' products. One CUDA graph holds
-several steps with different rows, so that the experts of one step are not in the cache for the
-next. The floor is the larger of two times: reading the planes of the distinct experts at the copy
-bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
+step consists of the router's product, the choice and the experts' products. Lines with `router`
+time the router by itself, in one launch or with several tiles, and its launches. One CUDA graph
+holds several steps with different rows, so that the experts of one step are not in the cache for
+the next. The floor is the larger of two times: reading the planes of the distinct experts at the
+copy bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
 kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
 expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs; `*` marks
 the one that the op chooses.
@@ -40,8 +41,10 @@ from kinfolk_kernels.planes import PlanesStack, unpack
 from kinfolk_kernels.route.op import RouteArguments, Score
 from kinfolk_kernels.route.triton_backend import (
     MAX_ONE_LAUNCH_ROWS,
-    MIN_MATRIX_UNIT_ROWS,
+    ROUTE_TILE,
+    RouteTile,
     choose,
+    empty_parts,
     logits_of_many,
     route_few,
 )
@@ -52,7 +55,7 @@ CACHE = 400e6
 FEWEST_STEPS, MOST_STEPS = 8, 32
 """Steps of a graph: enough to make the time of its start negligible."""
 
-SORTING = ("sort_few_kernel", "count_kernel", "scan_kernel", "place_kernel")
+SORTING = ("sort_kernel", "count_kernel", "scan_kernel", "place_kernel")
 """Kernels that sort pairs by expert; they come first."""
 
 
@@ -86,6 +89,19 @@ TILES = {
     "2 stages": (GroupTile(64, 128, 4, 2), GroupTile(64, 128, 4, 2)),
 }
 """Tiles for many rows: the default ones, and others to compare."""
+
+ONE_LAUNCH = "one launch"
+ROUTERS = {
+    "64 x 32": ROUTE_TILE,
+    "64 x 64": RouteTile(experts=64),
+    "4 steps": RouteTile(steps=4, stages=4),
+    "4 stages": RouteTile(stages=4),
+    "64 x 16": RouteTile(experts=16),
+}
+"""Tiles of the router for many rows: the default one, and others to compare."""
+
+MOST_ONE_LAUNCH_ROWS = 64
+"""Rows up to which the router is timed in one launch; it has a counter for each 4 rows."""
 
 INT8_GROUPS = {"int8 8": 1, "int8 16": 2, "int8 24": 3, "int8 32": 4}
 """Groups of pairs with rows in int8: eights of pairs in a block."""
@@ -133,7 +149,6 @@ class Step:
     """Rows of a step, and the tensors derived from them."""
 
     x: torch.Tensor
-    logits: torch.Tensor
     choice: Choice
     y: torch.Tensor
 
@@ -142,19 +157,20 @@ class Step:
         x = torch.randn(rows, shape.width, device="cuda").half()
         ids = torch.zeros(rows, shape.top_k, dtype=torch.int64, device="cuda")
         weights = torch.zeros(rows, shape.top_k, device="cuda")
-        logits = torch.zeros(rows, shape.experts, device="cuda")
-        return Step(x, logits, Choice(ids, weights), torch.empty_like(x).float())
+        return Step(x, Choice(ids, weights), torch.empty_like(x).float())
+
+    def router_launches(self, router: RouteArguments, way: str) -> list[Launch]:
+        ids, weights = self.choice.ids, self.choice.weights
+        if way == ONE_LAUNCH:
+            return [route_few(router, self.x, ids, weights)]
+        tile, (experts, width) = ROUTERS[way], router.weight.shape
+        logits = empty_parts(len(self.x), width, experts, self.x.device, tile)
+        product = logits_of_many(self.x, router.weight, logits, tile)
+        return [product, choose(router, logits, ids, weights)]
 
     def route(self, router: RouteArguments) -> None:
-        ids, weights = self.choice.ids, self.choice.weights
-        if self.x.shape[0] <= MAX_ONE_LAUNCH_ROWS:
-            route_few(router, self.x, ids, weights).run()
-            return
-        if self.x.shape[0] >= MIN_MATRIX_UNIT_ROWS:
-            logits_of_many(self.x, router.weight, self.logits).run()
-        else:
-            torch.mm(self.x.float(), router.weight.T, out=self.logits)
-        choose(router, self.logits, ids, weights).run()
+        few = self.x.shape[0] <= MAX_ONE_LAUNCH_ROWS
+        run_all(self.router_launches(router, ONE_LAUNCH if few else next(iter(ROUTERS))))
 
     def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
         if way in TILES:
@@ -207,6 +223,19 @@ def stages(launches: Sequence[Launch]) -> dict[str, slice]:
     return {"0 sort": slice(0, sorting), **separate} if sorting else separate
 
 
+def routers(steps: Sequence[Step], router: RouteArguments) -> dict[str, dict[str, float]]:
+    """Seconds of the router and of its launches, for each way."""
+    times = {}
+    one = [ONE_LAUNCH] if len(steps[0].x) <= MOST_ONE_LAUNCH_ROWS else []
+    for way in (*one, *ROUTERS):
+        launches = [step.router_launches(router, way) for step in steps]
+        times[way] = {"all": each([lambda m=m: run_all(m) for m in launches])}  # type: ignore[misc]
+        for i, launch in enumerate(launches[0]):
+            seconds = each([lambda m=m, i=i: m[i].run() for m in launches])  # type: ignore[misc]
+            times[way][launch.kernel.__name__] = seconds
+    return times
+
+
 def measure(
     shape: Shape,
     layer: ExpertsArguments[PlanesStack],
@@ -225,7 +254,7 @@ def measure(
     work = 2 * 3 * rows * shape.top_k * shape.channels * shape.width
     floor = max(distinct * one / rates[0], work / rates[1])
     timing: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
-    timing["router"] = each([lambda s=s: s.route(router) for s in steps])  # type: ignore[misc]
+    timing["router"] = routers(steps, router)
     results = {}
     for way in ("beside", "pairs", *INT8_GROUPS, *TILES):
         most = {"beside": 64, "pairs": 64, **dict.fromkeys(INT8_GROUPS, MOST_INT8_ROWS)}
@@ -267,8 +296,13 @@ def report(title: str, rows: int, timing: dict[str, object]) -> str:
         taken = f"int8 {8 * eights}"
     lines = [
         f"{title:12} {rows:4} rows: {timing['distinct']:5.1f} distinct experts, "
-        f"floor {timing['floor'] * 1e6:.1f} us, router {timing['router'] * 1e6:.1f} us"  # type: ignore[operator]
+        f"floor {timing['floor'] * 1e6:.1f} us"  # type: ignore[operator]
     ]
+    for way, times in timing["router"].items():  # type: ignore[attr-defined]
+        parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times.items() if name != "all")
+        taken_router = ONE_LAUNCH if rows <= MAX_ONE_LAUNCH_ROWS else next(iter(ROUTERS))
+        mark = "*" if way == taken_router else " "
+        lines.append(f"  {mark} router {way:10} {times['all'] * 1e6:5.1f} us; {parts}")
     for way, times in timing["ways"].items():  # type: ignore[attr-defined]
         parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times["launches"].items())
         mark = "*" if way == taken else " "

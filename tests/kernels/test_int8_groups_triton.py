@@ -47,6 +47,22 @@ def test_every_format(planes_stack, numbers, assert_near, name):
         assert_near(found, torch.einsum("pnk,pk->pn", matrices[expert], wide), EXACT)
 
 
+def test_results_in_float16_end_at_its_largest_number(planes_stack, numbers):
+    made = placed(*(planes_stack("Q8_0", 1, 36, 64, seed) for seed in (1, 2, 3)))
+    x, chosen = numbers(3, 64), choice(3, 1, 1)
+    x[1] *= 1e7
+    rows, order = quantize(x), Order.make(3, 1, x.device)
+    for launch in sort(chosen.ids, order, 8):
+        launch.run()
+    y = torch.full((1, 3, 36), torch.nan)
+    for results in (y, half := y.half()):
+        groups.group_products(
+            "gate", "gate", rows, 1, made.experts, order, results, 1, asm=False
+        ).run()
+    assert float(y[0, 1].abs().max()) > 65504
+    assert torch.equal(half, y.clamp(-65504, 65504).half())
+
+
 @pytest.mark.parametrize(
     ("rows", "top_k", "experts", "eights", "activation"),
     [(1, 1, 1, 1, "silu"), (4, 2, 6, 1, "gelu_tanh"), (9, 1, 1, 2, "silu")],

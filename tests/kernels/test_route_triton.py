@@ -23,8 +23,8 @@ def arguments(weight, score, top_k, bias=None, scale=1.0, expert_scale=None):
 def chosen(logits, *rest):
     """The kernel's outputs, written over invalid expert ids and NaN weights."""
     given = arguments(None, *rest)
-    ids = torch.full((logits.shape[0], given.top_k), -12345)
-    weights = torch.full((logits.shape[0], given.top_k), torch.nan)
+    ids = torch.full((logits.shape[-2], given.top_k), -12345)
+    weights = torch.full((logits.shape[-2], given.top_k), torch.nan)
     kernel.choose(given, logits, ids, weights).run()
     return ids, weights
 
@@ -94,17 +94,40 @@ def test_few_rows_are_one_launch_and_many_are_not(numbers, score, rows, experts,
         torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
 
 
-@pytest.mark.parametrize(("experts", "width"), [(70, 96), (5, 72)])
-def test_many_rows_meet_the_matrix_unit(numbers, experts, width):
-    x, weight = numbers(70, width).half(), numbers(experts, width) / width
-    logits = torch.full((70, experts), torch.nan)
+@pytest.mark.parametrize(("experts", "width"), [(70, 300), (5, 72)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_many_rows_meet_the_matrix_unit(numbers, experts, width, dtype):
+    x, weight = numbers(70, width).to(dtype), numbers(experts, width) / width
+    logits = kernel.empty_parts(70, width, experts, x.device).fill_(torch.nan)
+    assert logits.shape == (-(-width // 256), 70, experts)
     kernel.logits_of_many(x, weight, logits).run()
     exact = x.double() @ weight.double().T
-    assert float((logits - exact).abs().max()) <= 1e-6 * float(exact.abs().max())
+    assert float((logits.sum(0) - exact).abs().max()) <= 1e-6 * float(exact.abs().max())
     ids, weights = kernel.route(arguments(weight, "softmax", 3), x)
     wanted, shares = route(arguments(weight, "softmax", 3), x)
     assert torch.equal(ids, wanted)
     torch.testing.assert_close(weights, shares, rtol=1e-4, atol=0)
+
+
+def test_the_choice_adds_parts_up_in_their_order(numbers):
+    """The last part takes the others away, but for what float32 lost when it added them."""
+    parts = torch.stack([numbers(6, 20) * 2.0**20, numbers(6, 20), numbers(6, 20)])
+    parts = torch.cat([parts, -(parts[0] + parts[1] + parts[2])[None], 0.1 * numbers(1, 6, 20)])
+    total = parts[0] + parts[1] + parts[2] + parts[3] + parts[4]
+    assert not torch.equal(total, parts[4] + parts[3] + parts[2] + parts[1] + parts[0])
+    ids, weights = chosen(parts, "softmax", 5)
+    expected, same = chosen(total, "softmax", 5)
+    assert torch.equal(ids, expected)
+    assert torch.equal(weights, same)
+
+
+def test_from_17_rows_on_a_row_is_chosen_alike_in_every_step(numbers):
+    x, weight = numbers(67, 300).half(), numbers(33, 300) / 300
+    given = arguments(weight, "softmax", 4)
+    ids, weights = kernel.route(given, x)
+    some, same = kernel.route(given, x[9:26])
+    assert torch.equal(some, ids[9:26])
+    assert torch.equal(same, weights[9:26])
 
 
 def test_rows_may_lie_in_a_wider_tensor(numbers):

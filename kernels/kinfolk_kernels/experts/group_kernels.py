@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.activations import activation
+from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.experts.far_records import moved, record_of
 from kinfolk_kernels.experts.weight_tiles import weight_tile
 
@@ -62,7 +63,7 @@ def _add(acc, w, x):
 
 
 @triton.jit
-def _narrow(y, out_ptr):
+def narrow(y, out_ptr):
     """Convert to the dtype of the output; float16 saturates at its largest number."""
     if out_ptr.dtype.element_ty == tl.float16:
         y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
@@ -122,7 +123,7 @@ def group_gate_up_kernel(
             )
             up = _add(up, w0, x0)
             up = _add(up, w1, x1)
-        inner = _narrow(activation(gate, ACTIVATION) * up, inner_ptr)
+        inner = narrow(activation(gate, ACTIVATION) * up, inner_ptr)
         at = inner_ptr + place.to(tl.int64)[None, :] * F + n[:, None]
         tl.store(at, inner, mask=there[None, :] & (n < F)[:, None])
 
@@ -165,33 +166,43 @@ def group_down_kernel(
             acc = _add(acc, w0, x0)
             acc = _add(acc, w1, x1)
         at = pairs_ptr + pair[None, :] * W + n[:, None]
-        tl.store(at, _narrow(acc, pairs_ptr), mask=there[None, :] & (n < W)[:, None])
+        tl.store(at, narrow(acc, pairs_ptr), mask=there[None, :] & (n < W)[:, None])
 
 
 @triton.jit
 def sum_kernel(
     pairs_ptr, ids_ptr, weights_ptr, bay_ptr, rows_ptr, y_ptr,
     W: tl.constexpr, TOP_K: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows, W / COLUMNS): y float32 [rows, W], the weighted sum of a row's pairs, added in
-    the order of its experts, without absent ones. GAPS and PADDED: see ``bays``."""
+    the order of its experts, without absent ones. GAPS and PADDED: see ``bays``.
+
+    The products, which do not start early, have waited for all but their results: only those are
+    read after the wait. Loads of all experts are under way before one is used.
+    """
+    start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < W
+    real = row >= 0
+    if PADDED:
+        real = row < early(rows_ptr)
+    experts, weights, stops, pairs = (), (), (), ()
+    for k in tl.static_range(TOP_K):
+        weights += (early(weights_ptr + row * TOP_K + k, real),)
+        if GAPS:
+            experts += (early(ids_ptr + row * TOP_K + k, real),)
+    for k in tl.static_range(TOP_K):
+        if GAPS:
+            there = real & (early(bay_ptr + experts[k], real) >= 0)
+            stops += (tl.where(there, W, 0),)
+        else:
+            stops += (W,)
+    wait_for_producers(PDL)
+    for k in tl.static_range(TOP_K):
+        at = pairs_ptr + (row * TOP_K + k) * W + column
+        pairs += (tl.load(at, mask=column < stops[k], other=0.0),)
     total = tl.zeros([COLUMNS], tl.float32)
     for k in tl.static_range(TOP_K):
-        pair = row * TOP_K + k
-        if GAPS:
-            there = row >= 0
-            if PADDED:
-                there = row < tl.load(rows_ptr)
-            expert = tl.load(ids_ptr + pair, mask=there, other=0)
-            there &= tl.load(bay_ptr + expert, mask=there, other=-1) >= 0
-            stop = tl.where(there, W, 0)
-            one = tl.load(pairs_ptr + pair * W + column, mask=column < stop, other=0.0)
-            total += tl.load(weights_ptr + pair, mask=there, other=0.0) * one.to(tl.float32)
-        else:
-            one = tl.load(pairs_ptr + pair * W + column, mask=inside, other=0.0)
-            total += tl.load(weights_ptr + pair) * one.to(tl.float32)
-    tl.store(y_ptr + row * W + column, total, mask=inside)
+        total += weights[k] * pairs[k].to(tl.float32)
+    tl.store(y_ptr + row * W + column, total, mask=column < W)

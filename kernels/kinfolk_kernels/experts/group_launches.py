@@ -20,13 +20,19 @@ SUM_TILE_COLUMNS = 1024
 """Columns of a program that sums a row's pairs."""
 
 GROUP_ROWS = 256
-"""Pairs of a program that sorts, if there are too many for one program."""
+"""Pairs of a program that sorts, if there are too many for one launch."""
 
 MAX_SMALL_TILE_ROWS = 64
 """Up to this many rows in the step, tiles are small: an expert has few rows."""
 
-FEW_PAIRS = 512
-"""Most pairs that are sorted by one program."""
+FEW_PAIRS = 4096
+"""Most pairs that are sorted by one launch, whose programs compare each pair with all."""
+
+PLACED_PAIRS = 16
+"""Fewest pairs of a program of that launch."""
+
+MOST_PLACING = 128
+"""Most programs of that launch: one for nearly every processor."""
 
 MIN_PAIRS_OF_TALL_BLOCKS = 48
 """Average pairs of an expert from which on blocks hold 128 pairs: with blocks of 64, many experts
@@ -124,9 +130,11 @@ def sort(
     constants = {"E": experts, "SIZE": size, "BLOCK": block, **padded}
     if pairs <= FEW_PAIRS:
         most = max(16, triton.next_power_of_2(pairs))
+        placed = max(PLACED_PAIRS, most // MOST_PLACING)
         arguments = {"ids_ptr": ids, **order.arguments, **real}
-        few = {**constants, "PAIRS": most}
-        yield Launch(sort_kernels.sort_few_kernel, (1,), arguments, few, warps=8)
+        few = {**constants, "PAIRS": most, "PLACED": placed}
+        grid = (1 + -(-pairs // placed),)
+        yield Launch(sort_kernels.sort_kernel, grid, arguments, few, 8 if most > 128 else 4)
         return
     chunks = -(-pairs // GROUP_ROWS)
     counts = torch.empty(chunks, size, dtype=torch.int32, device=ids.device)
@@ -137,7 +145,7 @@ def sort(
     arguments = {"counts_ptr": counts, **ends, **real, "chunks": chunks}
     yield Launch(sort_kernels.scan_kernel, (1,), arguments, {**constants, "TILE": 32}, warps=8)
     arguments = {"ids_ptr": ids, "places_ptr": counts, "order_ptr": order.order, **real}
-    yield Launch(sort_kernels.place_kernel, (chunks,), arguments, of_chunk)
+    yield Launch(sort_kernels.place_kernel, (chunks,), arguments, of_chunk, warps=8)
 
 
 def gate_up_groups(

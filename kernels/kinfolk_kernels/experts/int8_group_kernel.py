@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.experts.far_records import moved, record_of
-from kinfolk_kernels.experts.group_kernels import block_of
+from kinfolk_kernels.experts.group_kernels import block_of, narrow
 from kinfolk_kernels.linear.gemm_int8_kernel import (
-    beside,
     group_words,
     pair_words,
     products,
@@ -33,7 +32,15 @@ def _row_of(order_ptr, place, TOP_K: tl.constexpr):
     return row
 
 
-@triton.jit(do_not_specialize=["near", "record", "d_step", "y_step"])
+@triton.jit
+def _quad_rows(sums, k: tl.constexpr):
+    """Every second sum [32] from k on -> [32, 4]: a quad's rows for one pair. A lane stores them at
+    once; one by one, each store would write parts of sectors."""
+    both = tl.join(tl.join(sums[k], sums[k + 4]), tl.join(sums[k + 2], sums[k + 6]))
+    return tl.reshape(both, [both.shape[0], 4])
+
+
+@triton.jit(do_not_specialize=["near", "record", "d_step", "pairs"])
 def int8_group_kernel(
     words_ptr, scale_ptr, order_ptr, starts_ptr, ends_ptr, bay_ptr,
     first_q, first_high, first_scales, first_supers,
@@ -41,12 +48,12 @@ def int8_group_kernel(
     far_ptr,
     y_ptr,
     near,
-    record, d_step, y_step, q_step, high_step, scales_step, supers_step,
+    record, d_step, pairs, q_step, high_step, scales_step, supers_step,
     K: tl.constexpr, N: tl.constexpr, TOP_K: tl.constexpr, E: tl.constexpr, FORMAT: tl.constexpr,
     FAR: tl.constexpr, GAPS: tl.constexpr, MASKED: tl.constexpr,
     SIZE: tl.constexpr, NT: tl.constexpr, TILES: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid (parts of one or two matrices, blocks): y float32 [matrices, P, N] = W x of each pair.
+    """Grid (parts of one or two matrices, blocks): y [matrices, P, N] = W x of each pair.
 
     A part is TILES tiles of 32 rows. With TOP_K, x has a row for TOP_K pairs, and y is in sorted
     order; without, x is in sorted order, and y in the order before sorting. Nothing is stored for
@@ -105,11 +112,12 @@ def int8_group_kernel(
                     q_ptr, high_ptr, scales_ptr, supers_ptr, x_at, d_at, own_at, d_step,
                     K, FORMAT, NT, MASKED, ASM,
                 )  # fmt: skip
-            for j in tl.static_range(NT):
-                total, k = beside(sums, j), tl.arange(0, 8)[None, :]
-                n, to = tile * 32 + lane // 4 * 4 + k // 2, first + 8 * j + lane % 4 * 2 + k % 2
-                inside = (n < N) & (to < stop)
+            n = tile * 32 + lane // 4 * 4 + tl.arange(0, 4)[None, :]
+            for i in tl.static_range(2 * NT):
+                to = first + i // 2 * 8 + lane % 4 * 2 + i % 2
+                inside = to < stop
                 if TOP_K == 0:
                     to = tl.load(order_ptr + to, mask=inside, other=0)
-                out = y_ptr + matrix.to(tl.int64) * y_step + to.to(tl.int64) * N + n
-                tl.store(out, total, mask=inside)
+                out = y_ptr + (matrix.to(tl.int64) * pairs + to) * N + n
+                total = _quad_rows(sums, i // 2 * 8 + i % 2)
+                tl.store(out, narrow(total, y_ptr), mask=inside & (n < N))

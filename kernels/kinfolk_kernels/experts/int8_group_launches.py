@@ -53,7 +53,8 @@ def int8_group_launches(
     yield group_products("gate", "up", rows, choice.top_k, experts, order, both, eights, asm=asm)
     inner = RowOutputs.make(pairs, experts.channels, None, True, device)
     yield act_and_mul(experts.activation, both[0], both[1], inner)
-    each = torch.empty(1, pairs, experts.width, device=device)
+    # float16 halves the bytes; rows of int8 had no more precision.
+    each = torch.empty(1, pairs, experts.width, dtype=torch.float16, device=device)
     assert inner.int8 is not None
     yield group_products("down", "down", inner.int8, 0, experts, order, each, eights, asm=asm)
     yield add_up(each[0], choice, experts, y)
@@ -77,9 +78,9 @@ def group_products(
     *,
     asm: bool,
 ) -> Launch:
-    """The launch that computes y float32 [M, P, N], the products of each pair with its matrix of
-    the ``first`` stack, and of the ``second`` for M = 2. ``top_k``: pairs of a row of ``rows``; 0 =
-    it has a row for each pair, in sorted order."""
+    """The launch that computes y [M, P, N] in float32 or float16, the products of each pair with
+    its matrix of the ``first`` stack, and of the ``second`` for M = 2. ``top_k``: pairs of a row of
+    ``rows``; 0 = it has a row for each pair, in sorted order."""
     stack, far = getattr(experts, first), experts.far
     homes = {name: getattr(far, name) if far else None for name in (first, second)}
     bay_0 = {name: base(getattr(experts, name), homes[name]) for name in (first, second)}
@@ -101,7 +102,7 @@ def group_products(
             **pointers("second", bay_0[second], as_bytes=False),
             "y_ptr": y,
             "d_step": rows.scale.stride(0),
-            "y_step": y.stride(0),
+            "pairs": y.shape[1],
             **places(stack, homes[first], planes["first_q"], as_bytes=False),
         },
         {

@@ -15,8 +15,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-COMPARED_PAIRS = tl.constexpr(16)
-"""Pairs that a pair is compared with at once."""
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+
+COMPARED_PAIRS = tl.constexpr(64)
+"""Pairs of a chunk that a pair of it is compared with at once."""
 
 
 @triton.jit
@@ -39,46 +41,48 @@ def _store_starts(starts_ptr, ends_ptr, before, total, pairs, E: tl.constexpr, S
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def sort_few_kernel(
+def sort_kernel(
     ids_ptr, rows_ptr, order_ptr, starts_ptr, ends_ptr, pairs,
     E: tl.constexpr, TOP_K: tl.constexpr, PADDED: tl.constexpr,
-    SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, PAIRS: tl.constexpr, PLACED: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program for up to PAIRS pairs, a multiple of 16: compares every pair with every other."""
+    """Grid (1 + pairs / PLACED,), for up to PAIRS pairs: the first program counts the pairs of each
+    expert, another one compares PLACED pairs with all."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
-    p = tl.arange(0, PAIRS)[:, None]
-    e = tl.arange(0, SIZE)[:, None]
-    mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
-    place = tl.zeros([PAIRS, COMPARED_PAIRS], tl.int32)
-    before = tl.zeros([SIZE, COMPARED_PAIRS], tl.int32)
-    total = tl.zeros([SIZE, COMPARED_PAIRS], tl.int32)
-    for start in tl.range(0, PAIRS, COMPARED_PAIRS):
-        q = start + tl.arange(0, COMPARED_PAIRS)[None, :]
-        other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
-        place += ((other < mine) | ((other == mine) & (q < p))).to(tl.int32)
-        before += (other < e).to(tl.int32)
-        total += (other == e).to(tl.int32)
-    at = tl.sum(place, 1)[:, None]
-    tl.store(order_ptr + at, p, mask=p < pairs)
-    _store_starts(starts_ptr, ends_ptr, tl.sum(before, 1), tl.sum(total, 1), pairs, E, SIZE, BLOCK)
+    q = tl.arange(0, PAIRS)
+    expert = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
+    first = (tl.program_id(0) - 1) * PLACED
+    if first < 0:
+        total = tl.histogram(expert, SIZE, mask=q < pairs)
+        before = tl.cumsum(total, 0) - total
+        _store_starts(starts_ptr, ends_ptr, before, total, pairs, E, SIZE, BLOCK)
+    elif first < pairs:
+        p = first + tl.arange(0, PLACED)
+        mine = tl.load(ids_ptr + p, mask=p < pairs, other=SIZE).to(tl.int32)
+        # No two pairs have the same key.
+        key, own = expert * PAIRS + q, mine * PAIRS + p
+        place = tl.sum((key[None, :] < own[:, None]).to(tl.int32), 1)
+        tl.store(order_ptr + place, p, mask=p < pairs)
 
 
 @triton.jit(do_not_specialize=["pairs"])
 def count_kernel(
     ids_ptr, rows_ptr, counts_ptr, pairs,
     TOP_K: tl.constexpr, PADDED: tl.constexpr, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks,): counts int32 [chunks, SIZE], the pairs of each expert in every chunk of
     GROUP_ROWS pairs."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
-    e = tl.arange(0, SIZE)[:, None]
-    total = tl.zeros([SIZE, COMPARED_PAIRS], tl.int32)
-    first = tl.program_id(0) * GROUP_ROWS
-    for start in tl.range(0, GROUP_ROWS, COMPARED_PAIRS):
-        q = first + start + tl.arange(0, COMPARED_PAIRS)[None, :]
-        other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
-        total += (other == e).to(tl.int32)
-    tl.store(counts_ptr + tl.program_id(0) * SIZE + tl.arange(0, SIZE), tl.sum(total, 1))
+    q = tl.program_id(0) * GROUP_ROWS + tl.arange(0, GROUP_ROWS)
+    expert = tl.load(ids_ptr + q, mask=q < pairs, other=0).to(tl.int32)
+    total = tl.histogram(expert, SIZE, mask=q < pairs)
+    tl.store(counts_ptr + tl.program_id(0) * SIZE + tl.arange(0, SIZE), total)
 
 
 @triton.jit(do_not_specialize=["pairs", "chunks"])
@@ -86,8 +90,11 @@ def scan_kernel(
     counts_ptr, rows_ptr, starts_ptr, ends_ptr, pairs, chunks,
     E: tl.constexpr, TOP_K: tl.constexpr, PADDED: tl.constexpr,
     SIZE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: replaces counts by the place of each chunk's first pair of each expert."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     e = tl.arange(0, SIZE)[None, :]
     sums = tl.zeros([TILE, SIZE], tl.int32)
@@ -109,16 +116,20 @@ def scan_kernel(
 def place_kernel(
     ids_ptr, places_ptr, rows_ptr, order_ptr, pairs,
     TOP_K: tl.constexpr, PADDED: tl.constexpr, SIZE: tl.constexpr, GROUP_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks,): write the pairs of a chunk to their places in ``order``."""
+    start_dependents(PDL)
+    wait_for_producers(PDL)
     pairs = _real(pairs, rows_ptr, TOP_K, PADDED)
     first = tl.program_id(0) * GROUP_ROWS
-    p = first + tl.arange(0, GROUP_ROWS)[:, None]
+    p = first + tl.arange(0, GROUP_ROWS)
     mine = tl.load(ids_ptr + p, mask=p < pairs, other=0).to(tl.int32)
-    rank = tl.zeros([GROUP_ROWS, COMPARED_PAIRS], tl.int32)
-    for start in tl.range(0, GROUP_ROWS, COMPARED_PAIRS):
-        q = first + start + tl.arange(0, COMPARED_PAIRS)[None, :]
+    place = tl.load(places_ptr + tl.program_id(0) * SIZE + mine)
+    for start in tl.static_range(0, GROUP_ROWS, COMPARED_PAIRS):
+        q = first + start + tl.arange(0, COMPARED_PAIRS)[:, None]
         other = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)
-        rank += ((other == mine) & (q < p)).to(tl.int32)
-    base = tl.load(places_ptr + tl.program_id(0) * SIZE + mine)
-    tl.store(order_ptr + base + tl.sum(rank, 1)[:, None], p, mask=p < pairs)
+        # A lane has pairs p of its own, and sums what it compares them with.
+        earlier = (other == mine[None, :]) & (q < p[None, :])
+        place += tl.sum(earlier.to(tl.int32), 0)
+    tl.store(order_ptr + place, p, mask=p < pairs)

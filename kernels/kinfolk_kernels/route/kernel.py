@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.activations import sigmoid
-from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import fetch_ahead, start_dependents, wait_for_producers
 
 BELOW_ALL_KEYS = tl.constexpr(-(2**63))
 """Less than the key of every expert."""
@@ -37,18 +37,28 @@ def _keys(rank, e, SIZE: tl.constexpr):
 
 
 @triton.jit
+def _logits(at, part_step, mask, PARTS: tl.constexpr):
+    """Logits at addresses: their PARTS parts, added up in order."""
+    total = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(at + part * part_step, mask=mask, other=0.0, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
 def choose_rows(
-    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, stop, logits_row, scale,
+    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, stop,
+    logits_row, part_step, scale,
     EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
-    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store ids and weights of the rows ``row`` int64 [rows] before ``stop``; every id is valid,
-    whatever the logits are."""
+    """Store ids and weights of the rows ``row`` int64 [rows] before ``stop``, whose logits have
+    PARTS parts; every id is valid, whatever the logits are."""
     e = tl.arange(0, SIZE)[None, :]
     there = (row < stop)[:, None]
     real = there & (e < EXPERTS)
     base = logits_ptr + row[:, None] * logits_row
-    logits = tl.load(base + e, mask=real, other=0.0, cache_modifier=".cg")
+    logits = _logits(base + e, part_step, real, PARTS)
     scores, most, total = _scores(logits, real, SOFTMAX)
     if BIASED:
         scores = scores + tl.load(bias_ptr + e, mask=e < EXPERTS, other=0.0)
@@ -62,7 +72,7 @@ def choose_rows(
         ids = tl.where(place == k, chosen, ids)
     mine = there & (place < TOP_K)
     ids = tl.where(mine, ids, 0)
-    logits = tl.load(base + ids, mask=mine, other=0.0, cache_modifier=".cg")
+    logits = _logits(base + ids, part_step, mine, PARTS)
     if SOFTMAX:
         weights = tl.exp(logits - most) / total
     else:
@@ -81,11 +91,11 @@ def choose_kernel(
     logits_ptr, bias_ptr, expert_scale_ptr,
     ids_ptr, weights_ptr,
     rows,
-    logits_row,
+    logits_row, part_step,
     scale,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
-    SIZE: tl.constexpr, PLACES: tl.constexpr,
+    SIZE: tl.constexpr, PLACES: tl.constexpr, PARTS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows,): chooses the experts of a row by its logits."""
@@ -93,8 +103,9 @@ def choose_kernel(
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     wait_for_producers(PDL)
     choose_rows(
-        logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, rows, logits_row, scale,
-        EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
+        logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, rows,
+        logits_row, part_step, scale,
+        EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED, PARTS,
     )  # fmt: skip
 
 
@@ -140,8 +151,8 @@ def route_kernel(
         tl.store(done, 0)
         choose_rows(
             logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr,
-            row.to(tl.int64), rows, EXPERTS, scale,
-            EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
+            row.to(tl.int64), rows, EXPERTS, 0, scale,
+            EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED, 1,
         )  # fmt: skip
 
 
@@ -151,33 +162,58 @@ def _leading(w):
     return (w.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
+def _product(x, w):
+    """x w^T float32, of numbers that tf32 products keep in one part or two."""
+    first = _leading(w)
+    rest = tl.trans(w - first)
+    first = tl.trans(first)
+    if x.dtype == tl.float32:
+        x_first = _leading(x)
+        x_rest = x - x_first
+        total = tl.dot(x_rest, rest, input_precision="tf32")
+        total = tl.dot(x_rest, first, total, input_precision="tf32")
+    else:
+        x_first = x.to(tl.float32)
+        total = tl.zeros([x.shape[0], w.shape[0]], tl.float32)
+    total = tl.dot(x_first, rest, total, input_precision="tf32")
+    return tl.dot(x_first, first, total, input_precision="tf32")
+
+
+@triton.jit(do_not_specialize=["rows", "part_step"])
 def logits_kernel(
     x_ptr, weight_ptr,
     logits_ptr,
-    rows,
+    rows, part_step,
     x_row,
     WIDTH: tl.constexpr, EXPERTS: tl.constexpr,
-    BM: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr, STEPS: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows / BM, EXPERTS / BE): logits float32 [rows, EXPERTS] of rows of 16 bits.
+    """Grid (rows / BM, EXPERTS / BE, parts): a part of the logits float32 [parts, rows, EXPERTS],
+    the product of STEPS times BK columns.
 
-    Tensor cores read ten bits of the mantissa. That holds x exactly; a weight is split into two
-    parts, which loses 2^-22 of it. Tensor cores truncate sums towards zero instead of rounding, so
-    only BK columns are added there and the rest in float32.
+    Tensor cores read ten bits of the mantissa. That holds x of 16 bits exactly; a weight, and x in
+    float32, is split into two parts, which loses 2^-21 of it. Tensor cores truncate sums towards
+    zero instead of rounding, so only BK columns are added there and the rest in float32.
     """
+    start_dependents(PDL)
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     e = tl.program_id(1) * BE + tl.arange(0, BE)
     x_at = x_ptr + row.to(tl.int64)[:, None] * x_row
-    w_at = weight_ptr + e[:, None] * WIDTH
+    w_at = weight_ptr + tl.minimum(e, EXPERTS - 1)[:, None] * WIDTH
+    first = tl.program_id(2) * (BK * STEPS)
+    if PDL:
+        # Lines of 128 bytes, asked for while the launch before still runs.
+        line = tl.minimum(first + tl.arange(0, BK * STEPS // 32) * 32, WIDTH - 1)
+        fetch_ahead(w_at + line[None, :])
+    wait_for_producers(PDL)
     acc = tl.zeros([BM, BE], tl.float32)
-    for start in tl.range(0, WIDTH, BK, num_stages=STAGES):
-        column = start + tl.arange(0, BK)[None, :]
-        inside = column < WIDTH
-        x = tl.load(x_at + column, mask=(row < rows)[:, None] & inside, other=0.0).to(tl.float32)
-        w = tl.load(w_at + column, mask=(e < EXPERTS)[:, None] & inside, other=0.0)
-        first = _leading(w)
-        rest = tl.dot(x, tl.trans(w - first), input_precision="tf32")
-        acc += tl.dot(x, tl.trans(first), rest, input_precision="tf32")
-    to = logits_ptr + row.to(tl.int64)[:, None] * EXPERTS + e[None, :]
+    for step in tl.range(0, STEPS, num_stages=STAGES):
+        column = first + step * BK + tl.arange(0, BK)[None, :]
+        x = tl.load(x_at + column, mask=(row < rows)[:, None] & (column < WIDTH), other=0.0)
+        w = tl.load(w_at + column, mask=(e < EXPERTS)[:, None] & (column < WIDTH), other=0.0)
+        acc += _product(x, w)
+    to = logits_ptr + tl.program_id(2).to(tl.int64) * part_step
+    to += row.to(tl.int64)[:, None] * EXPERTS + e[None, :]
     tl.store(to, acc, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])

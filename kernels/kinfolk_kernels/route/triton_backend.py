@@ -1,10 +1,12 @@
 """``route`` on the GPU.
 
-For few rows, one launch computes the products with the router's matrix and the choice. For many
-rows of 16-bit numbers, the products run on tensor cores. All other products are left to cuBLAS.
+For few rows, one launch computes the products with the router's matrix and the choice. For more
+rows, the products run on tensor cores, in parts of the columns that the choice adds up.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -12,7 +14,6 @@ import triton
 from kinfolk_kernels.counters import counters
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.torch_backend import product as linear
 from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.stored_kind import FLOATS
@@ -22,11 +23,11 @@ MAX_ROUTED_EXPERTS = 1024
 MAX_ONE_LAUNCH_ROWS = 16
 """Up to this many rows one launch computes logits and choice."""
 
-MIN_MATRIX_UNIT_ROWS = 65
-"""From this many rows on there are enough programs for the tensor core kernel."""
-
 ROWS_AT_ONCE = 4
 """Rows of a program of that single launch: one for each warp, when it chooses."""
+
+STEP_COLUMNS = 32
+"""Columns of many rows that tensor cores add up."""
 
 MAX_ONE_LAUNCH_COLUMNS = 8192
 """Most columns, which a program of that single launch holds in registers."""
@@ -61,40 +62,78 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
     if rows <= MAX_ONE_LAUNCH_ROWS and width <= MAX_ONE_LAUNCH_COLUMNS:
         route_few(arguments, x, ids, weights).run()
         return ids, weights
-    if rows >= MIN_MATRIX_UNIT_ROWS and x.dtype != torch.float32:
-        logits = torch.empty(rows, weight.shape[0], device=x.device)
-        logits_of_many(x, weight, logits).run()
-    else:
-        logits = linear(x.float(), weight)
+    logits = empty_parts(rows, width, weight.shape[0], x.device)
+    logits_of_many(x, weight, logits).run()
     choose(arguments, logits, ids, weights).run()
     return ids, weights
 
 
-def logits_of_many(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
-    """The launch that computes logits [R, E] of x [R, W] in a 16-bit dtype."""
+@dataclass(frozen=True, slots=True)
+class RouteTile:
+    """Rows and experts of a program that multiplies many rows, its warps, its steps of 32 columns,
+    which are a part, and its pipeline stages.
+
+    All numbers of rows have the same tile, so that a row has the same bits in all of them.
+    """
+
+    rows: int = 64
+    experts: int = 32
+    warps: int = 4
+    steps: int = 8
+    stages: int = 8
+
+    def parts(self, width: int) -> int:
+        """Parts of rows of ``width``."""
+        return -(-width // (STEP_COLUMNS * self.steps))
+
+
+ROUTE_TILE = RouteTile()
+
+
+def empty_parts(
+    rows: int, width: int, experts: int, device: torch.device, tile: RouteTile = ROUTE_TILE
+) -> torch.Tensor:
+    """float32 [S, R, E] for the logits of rows of ``width`` in S parts."""
+    return torch.empty(tile.parts(width), rows, experts, device=device)
+
+
+def logits_of_many(
+    x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor, tile: RouteTile = ROUTE_TILE
+) -> Launch:
+    """The launch that computes logits [S, R, E] of x [R, W], in S parts, see ``empty_parts``."""
     (rows, width), experts = x.shape, weight.shape[0]
-    tile = {"BM": 64, "BE": 64, "BK": 32, "STAGES": 3}
     return Launch(
         logits_kernel,
-        (-(-rows // tile["BM"]), -(-experts // tile["BE"])),
+        (-(-rows // tile.rows), -(-experts // tile.experts), tile.parts(width)),
         {
             "x_ptr": x,
             "weight_ptr": weight,
             "logits_ptr": logits,
             "rows": rows,
+            "part_step": logits.stride(0),
             "x_row": x.stride(0),
         },
-        {"EXPERTS": experts, "WIDTH": width, **tile},
-        warps=4,
-        stages=tile["STAGES"],
+        {
+            "EXPERTS": experts,
+            "WIDTH": width,
+            "BM": tile.rows,
+            "BE": tile.experts,
+            "BK": STEP_COLUMNS,
+            "STEPS": tile.steps,
+            "STAGES": tile.stages,
+        },
+        tile.warps,
+        tile.stages,
     )
 
 
 def choose(
     arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
-    """The launch that computes ids int64 and weights float32 [R, K] from logits [R, E]."""
-    rows, experts = logits.shape
+    """The launch that computes ids int64 and weights float32 [R, K] from logits [R, E], or from
+    their parts [S, R, E], which it adds up."""
+    parts = logits if logits.dim() == 3 else logits[None]
+    count, rows, experts = parts.shape
     return Launch(
         choose_kernel,
         (rows,),
@@ -102,10 +141,11 @@ def choose(
             "logits_ptr": logits,
             **_pointers(arguments, logits, ids, weights),
             "rows": rows,
-            "logits_row": logits.stride(0),
+            "logits_row": parts.stride(1),
+            "part_step": parts.stride(0),
             "scale": float(arguments.scale),
         },
-        _constants(arguments, experts),
+        {**_constants(arguments, experts), "PARTS": count},
         warps=1,
     )
 
