@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import GIB
 from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.experts.placement import landing_bays
 from kinfolk.experts.profile import ExpertProfile
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.plans import ExpertStats, Placement
@@ -21,6 +23,10 @@ log = logging.getLogger(__name__)
 STATE_SHARE = 0.25
 """Most of what core weights and work leave that ``--expert-budget auto`` gives to state which
 nobody asked for; bays of experts get the rest."""
+
+LANDING_SHARE = 0.25
+"""Most of the bytes of experts on the device that landing bays take: with less room, steps of many
+rows read far experts where they are."""
 
 _TRIES = 10
 """Halvings in the search for the bays beside state that was asked for."""
@@ -49,13 +55,15 @@ class ExpertRecords:
 class ExpertPlan:
     """Where the experts of a model are. ``placement``: what is in the near bays; ``partial``: some
     experts have none. ``swap``: experts that are chosen come to near bays. ``top_k``: experts that
-    a row chooses. ``profile``: how often each was used before, if that is kept."""
+    a row chooses. ``profile``: how often each was used before, if that is kept. ``landing``: bytes
+    of landing bays."""
 
     sizes: ExpertRecords
     placement: Placement
     swap: bool = True
     top_k: int = 0
     profile: ExpertProfile | None = None
+    landing: int = 0
 
     @property
     def bays(self) -> tuple[int, ...]:
@@ -78,6 +86,7 @@ class ExpertPlan:
 
     @property
     def device_bytes(self) -> int:
+        """Bytes of near bays."""
         return sum(n * size for n, size in zip(self.bays, self.sizes.nbytes, strict=True))
 
     @property
@@ -114,9 +123,10 @@ class ExpertPlan:
         if not self.partial:
             return f"--expert-profile: uses of {count} experts are counted, all are on the device"
         what = "those that are chosen come to the device" if self.swap else "bays stay as they are"
+        landing = f", {self.landing / GIB:.2f} of landing bays" if self.landing else ""
         return (
             f"--expert-budget: {near} of {count} experts are on the device "
-            f"({self.device_bytes / GIB:.2f} GiB), all have their home in "
+            f"({self.device_bytes / GIB:.2f} GiB{landing}), all have their home in "
             f"{self.host_bytes / GIB:.2f} GiB of host memory; {what}"
         )
 
@@ -168,18 +178,47 @@ def place(
     top_k: int,
     profile: ExpertProfile | None = None,
 ) -> ExpertPlan:
-    """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all."""
+    """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all. Landing bays take
+    a part of these bytes."""
     swap = settings.expert_swap == "on"
     if not any(sizes.layers):
         return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
     counts = None if profile is None else profile.counts
     stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
-    placement = hooks.place_experts(stats, room)
+    placement, landing = with_landing(sizes, room, partial(hooks.place_experts, stats))
     if profile is not None and not swap:
         # Steps count uses as they fetch, and what is pinned stays.
         placement = replace(placement, pinned=tuple(map(len, placement.bays)))
-    return ExpertPlan(sizes, placement, swap, top_k, profile)
+    return ExpertPlan(sizes, placement, swap, top_k, profile, landing)
+
+
+def with_landing(
+    sizes: ExpertRecords, room: int, ask: Callable[[int], Placement]
+) -> tuple[Placement, int]:
+    """What is in the near bays of ``room`` bytes less those of landing bays, and their bytes.
+    ``ask`` answers which experts are in so many bytes of bays."""
+    placement = ask(room)
+    needed = landing_bytes(sizes, placement)
+    if not 0 < needed <= LANDING_SHARE * room:
+        return placement, 0
+    # What landing bays take leaves fewer near ones, and so more experts that may have to land:
+    # shared by all layers first; by those of one layer, at worst.
+    records = [(n, size) for n, size in zip(sizes.layers, sizes.nbytes, strict=True) if n * size]
+    shared = max(1, len(records) - 1)
+    more = needed + max(size for _, size in records)
+    for landing in (-(-more * len(records) // shared), max(n * size for n, size in records)):
+        if landing < room:
+            placed = ask(room - landing)
+            if (found := landing_bytes(sizes, placed)) <= landing:
+                return placed, found
+    return placement, 0
+
+
+def landing_bytes(sizes: ExpertRecords, placement: Placement) -> int:
+    """Bytes of landing bays for all experts of any one layer that are in no near bay."""
+    each = zip(sizes.layers, placement.bays, sizes.nbytes, strict=True)
+    return max((landing_bays(count, len(bays)) * size for count, bays, size in each), default=0)
 
 
 def _asked_bytes(asked: float | str, total: int) -> int | None:
