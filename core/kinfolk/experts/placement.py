@@ -12,7 +12,6 @@ from kinfolk.errors import HookValueError
 from kinfolk.hookspecs import hookimpl
 from kinfolk.plans import ExpertResidency, ExpertStats, ExpertSwaps, ExpertUse, Placement
 
-
 FEWEST_LANDING_BAYS = 2
 """A stack of one matrix has no stride, by which kernels go from record to record."""
 

@@ -19,10 +19,10 @@ class LandArguments:
     near bays, and stays. ``rows`` int32 [1]: rows from this one on are padding.
 
     Operand: ids int64 [R, top_k], the choice of ``route``. Of the experts in far bays that real
-    rows chose, the one with the least id goes to landing bay 0, the next to 1, and so on. ``landed``
-    int64 [E] becomes the map for this step's products, with ``landing`` in place of the far stacks:
-    ``bays`` + i for an expert in landing bay i, its bay for one in a near bay, and -1 for all
-    others. M is at least the number of experts in far bays.
+    rows chose, the one with the least id goes to landing bay 0, the next to 1, and so on. The map
+    ``landed`` int64 [E] is then for this step's products, with ``landing`` in place of the far
+    stacks: ``bays`` + i for an expert in landing bay i, its bay for one in a near bay, and -1 for
+    all others. M is at least the number of experts in far bays.
     """
 
     far: torch.Tensor
