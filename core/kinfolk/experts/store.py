@@ -71,9 +71,13 @@ def halves(stack: Any) -> tuple[Any, Any]:
     """Split fused gate and up matrices [experts, 2 F, width], gate rows first."""
     rows = int(stack.shape[1]) // 2
     if isinstance(stack, PlacedStack):
-        parts = (stack.near, stack.far, stack.landing)
-        gates, ups = zip(*((None, None) if p is None else halves(p) for p in parts), strict=True)
-        return PlacedStack(*gates, stack.experts), PlacedStack(*ups, stack.experts)
+        near, far, landing = (
+            (None, None) if part is None else halves(part)
+            for part in (stack.near, stack.far, stack.landing)
+        )
+        each = zip(near, far, landing, strict=True)
+        gate, up = (PlacedStack(*parts, stack.experts) for parts in each)
+        return gate, up
     if isinstance(stack, torch.Tensor):
         return stack[:, :rows], stack[:, rows:]
     if isinstance(stack, QuantTensor):

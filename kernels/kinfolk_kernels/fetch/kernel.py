@@ -25,7 +25,7 @@ PLACE_MASK = tl.constexpr(2**11 - 1)
 
 
 @triton.jit
-def uses_of(ids_ptr, pairs, real, SIZE: tl.constexpr, PAIRS: tl.constexpr):
+def _uses(ids_ptr, pairs, real, SIZE: tl.constexpr, PAIRS: tl.constexpr):
     """int32 [SIZE]: how many of the first ``real`` of ``pairs`` ids are each expert. The loads do
     not wait for ``real``."""
     e = tl.arange(0, SIZE)[:, None]
@@ -45,7 +45,7 @@ def _ordered(score):
 
 
 @triton.jit
-def one_of(values, at, SIZE: tl.constexpr):
+def _one(values, at, SIZE: tl.constexpr):
     """``values[at]`` as int64."""
     return tl.sum(tl.where(tl.arange(0, SIZE) == at, values, 0), 0).to(tl.int64)
 
@@ -77,7 +77,7 @@ def fetch_kernel(
     uses = tl.load(uses_ptr + e, mask=e < E, other=0)
     kinds = tl.arange(0, 4)
     traffic = tl.load(traffic_ptr + kinds, mask=kinds < 3, other=0)
-    count = uses_of(ids_ptr, pairs, real, SIZE, PAIRS)
+    count = _uses(ids_ptr, pairs, real, SIZE, PAIRS)
     used = count > 0
     score = score * decay + used.to(tl.float32)
     missed = used & (bay >= bays)
@@ -105,8 +105,8 @@ def fetch_kernel(
         pieces = tl.cdiv(words, WORDS)
         for piece in tl.range(tl.program_id(0), fetched * pieces, tl.num_programs(0)):
             word = piece % pieces * WORDS + tl.arange(0, WORDS)
-            source = far_ptr + one_of(coming, piece // pieces, SIZE) * far_step
-            target = near_ptr + one_of(to, piece // pieces, SIZE) * near_step
+            source = far_ptr + _one(coming, piece // pieces, SIZE) * far_step
+            target = near_ptr + _one(to, piece // pieces, SIZE) * near_step
             tl.store(target + word, tl.load(source + word, mask=word < words), mask=word < words)
         tl.debug_barrier()
         stores = tl.atomic_add(done_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1

@@ -9,7 +9,6 @@ import triton
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.experts.bays import unreadable
 from kinfolk_kernels.fetch.triton_backend import (
-    COMPARED,
     FETCH_PROGRAMS,
     MAX_FETCHED_EXPERTS,
     PIECE_WORDS,
@@ -19,6 +18,14 @@ from kinfolk_kernels.land.kernel import land_kernel
 from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.verdict import YES, Verdict, no
+
+COUNTED_PAIRS = 2048
+"""Most pairs that a program counts at a time: eight for each of its threads. Steps of prompts have
+so many that to compare each with each expert, as ``fetch`` does, would take as long as the copy of
+some records."""
+
+FEWEST_BINS = 32
+"""A warp counts in so many bins at least."""
 
 
 def supports(arguments: LandArguments) -> Verdict:
@@ -59,8 +66,8 @@ def land(arguments: LandArguments, ids: torch.Tensor) -> None:
 def land_launch(arguments: LandArguments, ids: torch.Tensor) -> Launch:
     """The launch of the op for ids [R, K]."""
     landing, far = (part.view(torch.int32) for part in (arguments.landing, arguments.far))
-    size = max(16, triton.next_power_of_2(arguments.count))
-    at_once = min(triton.next_power_of_2(ids.numel()), COMPARED // size)
+    size = max(FEWEST_BINS, triton.next_power_of_2(arguments.count))
+    at_once = max(FEWEST_BINS, triton.next_power_of_2(ids.numel()))
     return Launch(
         land_kernel,
         (FETCH_PROGRAMS,),
@@ -82,7 +89,7 @@ def land_launch(arguments: LandArguments, ids: torch.Tensor) -> Launch:
             "E": arguments.count,
             "TOP_K": ids.shape[1],
             "SIZE": size,
-            "PAIRS": max(1, at_once),
+            "PAIRS": min(COUNTED_PAIRS, at_once),
             "WORDS": PIECE_WORDS,
         },
         warps=8,
