@@ -60,9 +60,8 @@ STEADY = {
     "laguna": {50: 1.9},
     "gemma4": {50: 2.2},
 }
-"""Bars in ms a token, by architecture and percent of the experts that could be in the bytes of near
-and landing bays: one sequence, a sticky trace, bays that change. They are of 35B-A3B, Laguna-XS.2
-and 26B-A4B, and of a link of 55 GB/s."""
+"""Bars in ms a token, by architecture and percent of the experts in bays: one sequence, a sticky
+trace, bays that change. They are of 35B-A3B, Laguna-XS.2 and 26B-A4B, and of a link of 55 GB/s."""
 
 CARDS = {8: 3.2, 12: 2.2}
 """The same of the 35B-A3B by ``--memory``."""
@@ -367,10 +366,10 @@ class Traffics:
             fetches=self.plan.swap and any(timed.fetched),
             read_share=self._read_share(prompts),
         )
-        held = self.plan.device_bytes + self.plan.landing
+        experts = sum(self.plan.sizes.layers)
         return {
             "bays": sum(self.plan.bays),
-            "percent": round(100 * held / self.plan.sizes.total, 1),
+            "percent": round(100 * sum(self.plan.bays) / experts, 1),
             "landing_MB": round(self.plan.landing / 1e6, 3),
             # Without swaps the device counts nothing.
             "device": list(counted) if self.plan.swap else None,
@@ -417,6 +416,4 @@ def bar_of(row: Row) -> float | None:
         return None
     if row["memory"] is not None:
         return CARDS.get(round(row["memory"]))
-    # The bytes of a budget are not used up to the last one.
-    bars = STEADY.get(row["architecture"], {}).items()
-    return next((bar for asked, bar in bars if 0 <= asked - row["percent"] < 2), None)
+    return STEADY.get(row["architecture"], {}).get(round(row["percent"]))

@@ -32,7 +32,7 @@ fetched and read in place or landed in a step, and whether the device counted wh
 counts.
 
 Bars, B being the rate of the link: with bays that stay, far bytes / 0.80 B + 0.3 ms. One sequence
-and a sticky trace: 2.55, 1.56 and 0.92 ms with a budget of 25, 50 and 75 % of a 35B-A3B, with 50 % of
+and a sticky trace: 2.55, 1.56 and 0.92 ms with 25, 50 and 75 % of a 35B-A3B in bays, with 50 % of
 Laguna-XS.2 1.9 ms and of 26B-A4B 2.2. Several rows: missed bytes / 0.75 B, and a tenth more. A
 prompt: cold bytes / 0.6 B. --memory 8 and 12: 3.2 and 2.2 ms. All others are only reported.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -240,14 +241,19 @@ def test_near_and_landing_bays_together_take_no_more_than_the_budget(layers, siz
 def test_landing_bays_of_many_layers_cost_each_of_them_a_few_near_ones():
     sizes = ExpertRecords((256,) * 40, (1000,) * 40)
     stats = ExpertStats(sizes.layers, None, sizes.nbytes)
+    ask = partial(place_by_frequency, stats)
     for share, fewer in ((25, 5), (50, 4), (75, 2)):
         usual = 256 * share // 100
         room = sizes.total * share // 100
-        placement, landing = with_landing(sizes, room, lambda b: place_by_frequency(stats, b))
+        placement, landing = with_landing(sizes, room, ask)
         least = min(map(len, placement.bays))
         assert usual - fewer <= least
         assert landing == (256 - least) * 1000
         assert landing <= LANDING_SHARE * room
+        # Beside the budget they cost none.
+        placement, beside = with_landing(sizes, room, ask, sizes.total)
+        assert beside == landing_bytes(sizes, placement) < landing
+        assert min(map(len, placement.bays)) == usual
 
 
 def test_with_little_room_there_are_near_bays_alone():
@@ -255,18 +261,37 @@ def test_with_little_room_there_are_near_bays_alone():
     stats = ExpertStats(sizes.layers, None, sizes.nbytes)
     for room in (0, sizes.total // 20):
         expected = place_by_frequency(stats, room)
-        found = with_landing(sizes, room, lambda budget: place_by_frequency(stats, budget))
-        assert found == (expected, 0)
+        assert with_landing(sizes, room, partial(place_by_frequency, stats)) == (expected, 0)
+
+
+def test_landing_bays_come_on_top_of_a_share_if_there_is_room_and_are_within_bytes():
+    def parts(budget, usable):
+        divided = []
+
+        def divide(bays, homes):
+            divided.append(bays)
+            return device(usable)(bays, homes)
+
+        settings = load_settings(expert_budget=budget)
+        host = {"is_host": False, "host_free": 10**12, "form": "packed"}
+        found = plan_experts(settings, RECORDS, divide, **host, landing=lambda bays: bays // 10)
+        return found[2], divided
+
+    assert parts("50%", 500) == (300, [330])
+    assert parts("50%", 450) == (300, [330, 300])
+    gib = 300 / 2**30
+    assert parts(str(gib), 500) == (300, [300])
 
 
 def test_a_plan_of_a_file_has_parts_for_bays_and_homes(cases, registry):
-    settings = load_settings(device="cpu", context=64, slots=1, expert_budget="50%", memory=1)
+    settings = load_settings(device="cpu", context=64, slots=1, expert_budget="75%", memory=1)
     ready = prepare_model(cases / "laguna.gguf", settings, registry)
     parts, experts = ready.memory.parts, ready.experts
     assert parts["homes of experts"] == experts.sizes.total
     assert experts.landing > 0
     taken = experts.device_bytes + experts.landing
-    assert taken <= parts["experts"] <= experts.sizes.total / 2
+    assert experts.device_bytes <= 0.75 * experts.sizes.total
+    assert taken <= parts["experts"] == 0.75 * experts.sizes.total + experts.landing
     whole = prepare_model(
         cases / "laguna.gguf", settings.model_copy(update={"expert_budget": "all"}), registry
     )

@@ -144,7 +144,7 @@ def landed(layer):
 
 @pytest.mark.parametrize(
     ("swap", "rows", "lands"),
-    [("off", 15, False), ("off", 16, True), ("on", 16, True), ("on", 2, False)],
+    [("off", 15, False), ("off", 16, True), ("on", 48, True), ("on", 3, False)],
 )
 def test_what_recorded_steps_cannot_fetch_lands_if_they_have_enough_rows(
     opened, quantised, swap, rows, lands

@@ -24,9 +24,9 @@ STATE_SHARE = 0.25
 """Most of what core weights and work leave that ``--expert-budget auto`` gives to state which
 nobody asked for; bays of experts get the rest."""
 
-LANDING_SHARE = 0.25
-"""Most of the bytes of experts on the device that landing bays take: with less room, steps of many
-rows read far experts where they are."""
+LANDING_SHARE = 0.125
+"""Most bytes of landing bays, as a share of the budget of near ones. Where more were needed, near
+bays are so few that each counts, and steps of many rows read far experts where they are."""
 
 _TRIES = 10
 """Halvings in the search for the bays beside state that was asked for."""
@@ -35,6 +35,9 @@ R = TypeVar("R")
 Divide = Callable[[int | None, int], tuple[MemoryPlan, R]]
 """Divides memory with so many bytes of near bays, ``None`` = ordinary weights, and so many bytes of
 homes in host memory. Raises :class:`CapacityError`."""
+
+Ask = Callable[[int], Placement]
+"""Answers which experts are in near bays of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,12 @@ def plan_experts(
     host_free: int,
     form: Form,
     counted: bool = False,
+    landing: Callable[[int], int] | None = None,
 ) -> tuple[MemoryPlan, R, int | None]:
     """Divide memory; the last answer is the bytes of near bays, ``None`` if all experts are near.
-    ``counted``: they are in records even then.
+    ``counted``: they are in records even then. ``landing``: the bytes of landing bays for near bays
+    of so many bytes. If N % of the experts were asked for, they come on top where there is room;
+    other budgets are for both.
 
     Raises :class:`CapacityError` or :class:`SettingsError` with the arithmetic.
     """
@@ -164,29 +170,39 @@ def plan_experts(
             "--expert-budget all"
         )
     if budget is not None:
+        if landing is not None and isinstance(asked, str):
+            try:
+                return *divide(budget + landing(budget), homes), budget
+            except CapacityError as error:
+                log.info("no room for landing bays beside the experts: %s", error)
         return *divide(budget, homes), budget
     found = _largest(sizes.total, lambda bays: divide(bays, homes))
     return *found[1], found[0]
 
 
+def asks(hooks: ModelHookCaller, sizes: ExpertRecords, profile: ExpertProfile | None) -> Ask:
+    """Asks the hook ``place_experts``."""
+    counts = None if profile is None else profile.counts
+    return partial(hooks.place_experts, ExpertStats(sizes.layers, counts, sizes.nbytes))
+
+
 def place(
-    hooks: ModelHookCaller,
+    ask: Ask,
     sizes: ExpertRecords,
     budget: int | None,
     *,
     settings: Settings,
     top_k: int,
     profile: ExpertProfile | None = None,
+    beside: int = 0,
 ) -> ExpertPlan:
     """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all. Landing bays take
-    a part of these bytes."""
+    a part of these bytes if there are not enough ``beside`` them."""
     swap = settings.expert_swap == "on"
     if not any(sizes.layers):
         return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
-    counts = None if profile is None else profile.counts
-    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
-    placement, landing = with_landing(sizes, room, partial(hooks.place_experts, stats))
+    placement, landing = with_landing(sizes, room, ask, beside)
     if profile is not None and not swap:
         # Steps count uses as they fetch, and what is pinned stays.
         placement = replace(placement, pinned=tuple(map(len, placement.bays)))
@@ -194,14 +210,16 @@ def place(
 
 
 def with_landing(
-    sizes: ExpertRecords, room: int, ask: Callable[[int], Placement]
+    sizes: ExpertRecords, room: int, ask: Ask, beside: int = 0
 ) -> tuple[Placement, int]:
-    """What is in the near bays of ``room`` bytes less those of landing bays, and their bytes.
-    ``ask`` answers which experts are in so many bytes of bays."""
+    """What is in near bays, and the bytes of landing bays: ``beside`` the ``room`` bytes of near
+    ones, or where that is not enough within them."""
     placement = ask(room)
     needed = landing_bytes(sizes, placement)
     if not 0 < needed <= LANDING_SHARE * room:
         return placement, 0
+    if needed <= beside:
+        return placement, needed
     # What landing bays take leaves fewer near ones, and so more experts that may have to land:
     # shared by all layers first; by those of one layer, at worst.
     records = [(n, size) for n, size in zip(sizes.layers, sizes.nbytes, strict=True) if n * size]
