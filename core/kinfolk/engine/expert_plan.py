@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from kinfolk.engine.memory import MemoryPlan
@@ -183,7 +182,12 @@ def plan_experts(
 def asks(hooks: ModelHookCaller, sizes: ExpertRecords, profile: ExpertProfile | None) -> Ask:
     """Asks the hook ``place_experts``."""
     counts = None if profile is None else profile.counts
-    return partial(hooks.place_experts, ExpertStats(sizes.layers, counts, sizes.nbytes))
+    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
+
+    def ask(budget: int) -> Placement:
+        return hooks.place_experts(stats, budget)
+
+    return ask
 
 
 def place(
