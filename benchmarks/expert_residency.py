@@ -24,9 +24,9 @@ Numbers = npt.NDArray[np.int64]
 DECAY = next(float(each.default) for each in fields(FetchArguments) if each.name == "decay")
 """That of the op ``fetch``."""
 
-FETCHED_SHARE, PAIRS_SHARE, GROUPS_SHARE = 0.91, 0.75, 0.50
-"""Predicted rates as shares of one large copy: of fetching, and of reading experts in place with
-few rows and with the many of a prompt."""
+FETCHED_SHARE, PAIRS_SHARE, GROUPS_SHARE, LANDED_SHARE = 0.91, 0.75, 0.50, 0.90
+"""Predicted rates as shares of one large copy: of fetching, of reading experts in place with few
+rows and with the many of a prompt, and of copying them to landing bays."""
 
 IDLE_SECONDS = 3e-6
 """Predicted for ``fetch`` in a layer of a step that misses nothing."""
@@ -75,7 +75,7 @@ class Traffic:
 
     def missed_bytes(self, record: Numbers) -> tuple[int, int]:
         """Bytes that were copied to the device, and bytes that were read from host memory where
-        they are; ``record``: bytes of a record by layer."""
+        they are, or landed; ``record``: bytes of a record by layer."""
         return int(((self.fetched + self.swapped) * record).sum()), int((self.far * record).sum())
 
 

@@ -23,6 +23,7 @@ import torch
 from expert_residency import (
     DECAY,
     GROUPS_SHARE,
+    LANDED_SHARE,
     PAIRS_SHARE,
     DecayedCount,
     Numbers,
@@ -48,6 +49,7 @@ from kinfolk.engine.runtime import scheduler_limits
 from kinfolk.engine.sizing import GIB
 from kinfolk.errors import KinfolkError
 from kinfolk.model_api import ModelInfo
+from kinfolk.nn.moe import LANDED_ROWS
 from kinfolk.plans import Placement
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
@@ -326,6 +328,8 @@ class Traffics:
     whole: Traffic
     prompt: Traffic
     decode: Traffic
+    decoded: int
+    """Rows of a step that decodes."""
 
     @classmethod
     def of(
@@ -343,13 +347,13 @@ class Traffics:
         whole, prompt, decode = (Traffic.none(trace.layers) for _ in range(3))
         policy = DecayedCount(DECAY) if plan.swap else Static()
         residency = Residency.of(placement, trace.experts)
-        most = largest_step(1)[0]
+        most, decoded = largest_step(1)[0], work.sequences * work.rows
         for number, step in enumerate(walk(trace, policy, residency, rows, most)):
             if step.counted:
                 whole.add(step)
             if number >= warm:
-                (decode if step.rows <= work.sequences * work.rows else prompt).add(step)
-        return cls(plan, record, whole, prompt, decode)
+                (decode if step.rows <= decoded else prompt).add(step)
+        return cls(plan, record, whole, prompt, decode, decoded)
 
     def described(self, counted: Sequence[int], link: float, prompts: int) -> Row:
         """Bytes and time of so many timed prompts, each; of a step that decodes, if that is 0."""
@@ -360,12 +364,13 @@ class Traffics:
             *(timed, self.record, link),
             # Prompts of more rows than captured steps have are not fetched for.
             fetches=self.plan.swap and any(timed.fetched),
-            read_share=GROUPS_SHARE if prompts else PAIRS_SHARE,
+            read_share=self._read_share(prompts),
         )
         experts = sum(self.plan.sizes.layers)
         return {
             "bays": sum(self.plan.bays),
             "percent": round(100 * sum(self.plan.bays) / experts, 1),
+            "landing_MB": round(self.plan.landing / 1e6, 3),
             # Without swaps the device counts nothing.
             "device": list(counted) if self.plan.swap else None,
             "simulated": list(self.whole.totals),
@@ -376,6 +381,12 @@ class Traffics:
             "far_MB": round(read / steps / 1e6, 3),
             "predicted_ms": round(1e3 * seconds / steps, 3),
         }
+
+    def _read_share(self, prompts: int) -> float:
+        """Of a large copy, the rate at which experts that are not fetched are read or land."""
+        if self.plan.landing and (prompts or self.decoded >= LANDED_ROWS):
+            return LANDED_SHARE
+        return GROUPS_SHARE if prompts else PAIRS_SHARE
 
 
 def judged(row: Row, base: float | None) -> Row:

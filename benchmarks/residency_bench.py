@@ -28,7 +28,8 @@ BENCH_HELP = """Decode with a played trace in the real engine, and print what ex
 Each line: what was opened, the case, the milliseconds of a step (or of a prompt), those of the same
 with all experts on the device, the difference, the difference that the simulator predicts with the
 measured rate of the link, the bar, whether it holds, the share of chosen experts that were near, MB
-fetched and read in place in a step, and whether the device counted what the simulator counts.
+fetched and read in place or landed in a step, and whether the device counted what the simulator
+counts.
 
 Bars, B being the rate of the link: with bays that stay, far bytes / 0.80 B + 0.3 ms. One sequence
 and a sticky trace: 2.55, 1.56 and 0.92 ms with 25, 50 and 75 % of a 35B-A3B in bays, with 50 % of

@@ -9,6 +9,7 @@ a share of one large copy in the same run. Five questions:
 1. How fast does ``fetch`` bring 1, 8 and 64 records, and what does it cost where nothing is missed?
 2. How fast do the products read experts where they are, for 1 to 2048 rows? The bytes are those of
    the distinct experts, the time is that of the op with all of them far, and with all of them near.
+   How fast is it to land them first, with the products behind?
 3. Do rows that chose the same experts cost the link more than one row? By pairs, and by groups.
 4. Does memory that the driver registered differ from memory of torch's allocator?
 5. Do huge pages make a difference?
@@ -37,6 +38,8 @@ from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS, experts, support
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
+from kinfolk_kernels.land.op import LandArguments
+from kinfolk_kernels.land.triton_backend import land
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.planes import PlanesStack
 
@@ -56,12 +59,14 @@ PREDICTED = {
     "fetch": 0.91,
     "pairs": 0.75,
     "groups": 0.50,
+    "landing": 0.90,
     "same experts": 1.05,
     "registered": 1.00,
     "huge pages": 1.00,
 }
-"""Shares of a copy; of ``same experts`` the time of R rows over that of one, and of the last two
-the rate over that of pinned memory of torch's allocator. The reasons are in NOTES.md."""
+"""Shares of a copy, of ``landing`` without the products behind it; of ``same experts`` the time of
+R rows over that of one, and of the last two the rate over that of pinned memory of torch's
+allocator. The reasons are in NOTES.md."""
 
 IDLE_MICROSECONDS = 3.0
 """Predicted for a fetch that fetches nothing."""
@@ -200,6 +205,18 @@ class Layer:
             raise SystemExit(f"the kernels refuse far experts: {verdict.reason}")
         return made
 
+    def landing(self) -> tuple[ExpertsArguments[PlanesStack], LandArguments]:
+        """The layer without a near bay, with its experts in landing bays; and what brings them."""
+        device, count = self.near.bay_of_expert.device, self.shape.experts
+        records = torch.empty(count, self.record, dtype=torch.uint8, device=device)
+        landed = torch.full((count,), -1, device=device)
+        far = self.all_far()
+        stacks = FarExperts(*views((self.near.gate, self.near.up, self.near.down), records))
+        made = replace(far, far=stacks, bay_of_expert=landed)
+        assert self.near.rows is not None
+        home = self.near.bay_of_expert
+        return made, LandArguments(self.homes, records, home, landed, self.near.rows, 0)
+
 
 def random_stacks(shape: Shape, device: str) -> list[PlanesStack]:
     up = (shape.upper, shape.experts, shape.channels, shape.width, device)
@@ -246,10 +263,14 @@ def fetched(layer: Layer, missed: int, device: str) -> float:
 
 
 def products(
-    layer: ExpertsArguments[PlanesStack], rows: int, device: str, same: bool = False
+    layer: ExpertsArguments[PlanesStack],
+    rows: int,
+    device: str,
+    same: bool = False,
+    bring: LandArguments | None = None,
 ) -> tuple[float, float]:
     """Seconds of the op for ``rows`` rows, and the experts that they chose; ``same``: all of them
-    the first ones."""
+    the first ones; ``bring``: the experts land first."""
     generator = torch.Generator().manual_seed(rows)
     scores = torch.rand(rows, layer.count, generator=generator)
     ids = scores.argsort(1)[:, : layer.top_k].contiguous()
@@ -262,7 +283,13 @@ def products(
     if rows <= MAX_INT8_ROWS:
         # The norm before also stores few rows as int8.
         x = with_int8(x, int8_rows(x))
-    return seconds(lambda: experts(layer, x, ids, weights), device), distinct
+
+    def step() -> None:
+        if bring is not None:
+            land(bring, ids)
+        experts(layer, x, ids, weights)
+
+    return seconds(step, device), distinct
 
 
 def measure_fetch(layer: Layer, report: Report, device: str, title: str, factor: float) -> None:
@@ -275,12 +302,18 @@ def measure_fetch(layer: Layer, report: Report, device: str, title: str, factor:
 
 def measure_products(layer: Layer, rows: Sequence[int], report: Report, device: str) -> None:
     far = layer.all_far()
+    landing, bring = layer.landing()
     for count in rows:
         way = "pairs" if count <= PAIRED_ROWS else "groups"
         near, distinct = products(layer.near, count, device)
         taken, _ = products(far, count, device)
         what = f"{count} rows, {way}, {distinct} experts: in place"
         report.rate(what, distinct * layer.record, taken, PREDICTED[way], near)
+        taken, _ = products(landing, count, device, bring=bring)
+        copied = distinct * layer.record / report.copy
+        share = copied / (copied / PREDICTED["landing"] + near)
+        what = f"{count} rows, {way}: landing, then products"
+        report.rate(what, distinct * layer.record, taken, share, near)
 
 
 def measure_same(layer: Layer, report: Report, device: str, most: int) -> None:

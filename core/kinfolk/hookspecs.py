@@ -124,7 +124,8 @@ class ModelHooks:
         """Which experts get near bays, and how many of these are pinned, when a model with experts
         opens.
 
-        All records together have at most ``budget`` bytes. Default: the most used ones for each
+        All records together have at most ``budget`` bytes. Asked several times, with different
+        budgets, as landing bays may take a part of them. Default: the most used ones for each
         byte, spread evenly over the layers where nothing was recorded; none is pinned. Added in
         API 1.0; ``stats.nbytes`` and ``Placement.pinned`` in API 1.1.
         """

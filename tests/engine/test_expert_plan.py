@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, plan_experts
+from kinfolk.engine.expert_plan import (
+    LANDING_SHARE,
+    ExpertPlan,
+    ExpertRecords,
+    landing_bytes,
+    plan_experts,
+    with_landing,
+)
 from kinfolk.engine.memory import MemoryPlan, plan_memory
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.experts.placement import place_by_frequency
 from kinfolk.experts.profile import ExpertProfile
-from kinfolk.plans import Codec, Paged, Placement, Section, StateLimits, StatePlan
+from kinfolk.plans import Codec, ExpertStats, Paged, Placement, Section, StateLimits, StatePlan
 from kinfolk.settings import load_settings
 
 pytestmark = pytest.mark.cpu
@@ -203,12 +212,86 @@ def test_bytes_of_a_token_are_those_of_the_experts_that_are_away():
     assert near.host_bytes == near.worst_token_bytes == 0
 
 
+@given(
+    layers=st.lists(st.integers(0, 12), min_size=1, max_size=12),
+    size=st.sampled_from([256, 512]),
+    share=st.integers(0, 100),
+    busy=st.integers(0, 11),
+)
+def test_near_and_landing_bays_together_take_no_more_than_the_budget(layers, size, share, busy):
+    """Also where a profile gives most of the bays to some of the layers."""
+    sizes = ExpertRecords(tuple(layers), tuple(size * (1 + n % 2) for n in layers))
+    counts = tuple(tuple(9 if i <= busy else 0 for _ in range(n)) for i, n in enumerate(layers))
+    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
+    room = sizes.total * share // 100
+
+    def ask(budget):
+        assert 0 <= budget <= room
+        return place_by_frequency(stats, budget)
+
+    placement, landing = with_landing(sizes, room, ask)
+    plan = ExpertPlan(sizes, placement, landing=landing)
+    assert plan.device_bytes + landing <= room
+    # Every layer has room for all that may be far in it, or none has any.
+    assert landing in (0, landing_bytes(sizes, placement))
+    if not plan.partial or share == 0:
+        assert landing == 0
+
+
+def test_landing_bays_of_many_layers_cost_each_of_them_a_few_near_ones():
+    sizes = ExpertRecords((256,) * 40, (1000,) * 40)
+    stats = ExpertStats(sizes.layers, None, sizes.nbytes)
+    ask = partial(place_by_frequency, stats)
+    for share, fewer in ((25, 5), (50, 4), (75, 2)):
+        usual = 256 * share // 100
+        room = sizes.total * share // 100
+        placement, landing = with_landing(sizes, room, ask)
+        least = min(map(len, placement.bays))
+        assert usual - fewer <= least
+        assert landing == (256 - least) * 1000
+        assert landing <= LANDING_SHARE * room
+        # Beside the budget they cost none.
+        placement, beside = with_landing(sizes, room, ask, sizes.total)
+        assert beside == landing_bytes(sizes, placement) < landing
+        assert min(map(len, placement.bays)) == usual
+
+
+def test_with_little_room_there_are_near_bays_alone():
+    sizes = ExpertRecords((256,) * 40, (1000,) * 40)
+    stats = ExpertStats(sizes.layers, None, sizes.nbytes)
+    for room in (0, sizes.total // 20):
+        expected = place_by_frequency(stats, room)
+        assert with_landing(sizes, room, partial(place_by_frequency, stats)) == (expected, 0)
+
+
+def test_landing_bays_come_on_top_of_a_share_if_there_is_room_and_are_within_bytes():
+    def parts(budget, usable):
+        divided = []
+
+        def divide(bays, homes):
+            divided.append(bays)
+            return device(usable)(bays, homes)
+
+        settings = load_settings(expert_budget=budget)
+        host = {"is_host": False, "host_free": 10**12, "form": "packed"}
+        found = plan_experts(settings, RECORDS, divide, **host, landing=lambda bays: bays // 10)
+        return found[2], divided
+
+    assert parts("50%", 500) == (300, [330])
+    assert parts("50%", 450) == (300, [330, 300])
+    gib = 300 / 2**30
+    assert parts(str(gib), 500) == (300, [300])
+
+
 def test_a_plan_of_a_file_has_parts_for_bays_and_homes(cases, registry):
-    settings = load_settings(device="cpu", context=64, slots=1, expert_budget="50%", memory=1)
+    settings = load_settings(device="cpu", context=64, slots=1, expert_budget="75%", memory=1)
     ready = prepare_model(cases / "laguna.gguf", settings, registry)
     parts, experts = ready.memory.parts, ready.experts
     assert parts["homes of experts"] == experts.sizes.total
-    assert experts.device_bytes <= parts["experts"] <= experts.sizes.total / 2
+    assert experts.landing > 0
+    taken = experts.device_bytes + experts.landing
+    assert experts.device_bytes <= 0.75 * experts.sizes.total
+    assert taken <= parts["experts"] == 0.75 * experts.sizes.total + experts.landing
     whole = prepare_model(
         cases / "laguna.gguf", settings.model_copy(update={"expert_budget": "all"}), registry
     )

@@ -106,20 +106,61 @@ def test_without_swaps_bays_stay_and_nothing_is_counted(opened, quantised):
     assert not far.experts.counts.any()
 
 
-def test_steps_longer_than_recorded_ones_read_experts_where_they_are(opened, quantised):
-    path, tokens = quantised("laguna"), TOKENS * 50
+@pytest.mark.parametrize(
+    ("case", "budget", "swap"),
+    [("laguna", "40%", "on"), *((case, "75%", "on") for case in CASES), ("laguna", "75%", "off")],
+)
+def test_steps_longer_than_recorded_ones_leave_bays_alone(opened, quantised, case, budget, swap):
+    """They read experts where they are or, where there is room, in landing bays."""
+    path, tokens = quantised(case), TOKENS * 50
     found = []
-    for budget in ("all", "40%"):
-        drive = Driver(opened(path, expert_budget=budget, context=1280))
+    for settings in ({}, {"expert_budget": budget, "expert_swap": swap}):
+        drive = Driver(opened(path, context=1280, **settings))
+        experts = drive.loaded.experts
+        poison(experts)
         lease = drive.open(1280)
         found.append(drive.feed({lease: tokens}, rows=600)[lease])
     assert torch.equal(*found)
-    experts = drive.loaded.experts
     assert experts is not None
     assert not experts.counts.any()
-    assert all(each.expert_of_bay.tolist() == [*each.placed] for each in experts.layers.values())
+    layers = experts.layers.values()
+    assert all(each.expert_of_bay.tolist() == [*each.placed] for each in layers)
+    assert {landed(each) > 0 for each in layers} == {budget == "75%"}
     drive.feed({lease: tokens[:512]}, rows=512)
-    assert experts.counts.any()
+    assert bool(experts.counts.any()) == (swap == "on")
+
+
+def poison(experts):
+    """Let landing bays hold no numbers."""
+    for each in () if experts is None else experts.layers.values():
+        if each.landing is not None:
+            each.landing.records.fill_(0xFF)
+
+
+def landed(layer):
+    """Landing bays that hold an expert of the last layer that used them."""
+    return 0 if layer.landing is None else int((layer.landing.bay_of_expert >= layer.bays).sum())
+
+
+@pytest.mark.parametrize(
+    ("swap", "rows", "lands"),
+    [("off", 15, False), ("off", 16, True), ("on", 48, True), ("on", 3, False)],
+)
+def test_what_recorded_steps_cannot_fetch_lands_if_they_have_enough_rows(
+    opened, quantised, swap, rows, lands
+):
+    path = quantised("laguna")
+    far = opened(path, expert_budget="75%", expert_swap=swap)
+    poison(far.experts)
+    assert torch.equal(long_scores(far, rows), long_scores(opened(path), rows))
+    layers = far.experts.layers.values()
+    assert all(each.landing is not None for each in layers)
+    assert (sum(map(landed, layers)) > 0) == lands
+    far.experts.check_integrity()
+
+
+def long_scores(model, rows):
+    return torch.cat(list(logits(model, TOKENS * 4, chunk=rows)))
 
 
 LIMITS = {"context": 256, "step_tokens": 64, "slice": 32}

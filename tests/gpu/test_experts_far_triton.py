@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from expert_layers import random_stack
-from expert_records import RecordLayout, planes_of, put, some, spread
-from fetch_model import assert_follows, scenes
+from expert_records import RecordLayout, landing, planes_of, put, some, spread
+from fetch_model import assert_follows, assert_lands, scenes
 from hypothesis import given, settings
 
 from kinfolk_kernels.experts import triton_backend as kernels
@@ -17,6 +17,7 @@ from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.fetch import op as fetch_reference
 from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
+from kinfolk_kernels.land import triton_backend as landings
 from kinfolk_kernels.planes import LAYOUTS
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.route.triton_backend import route
@@ -137,6 +138,82 @@ def test_memory_that_the_driver_registered_is_read_too(full):
 @given(scene=scenes(most_experts=40, most_rows=20))
 def test_fetch_does_what_the_plain_model_does(scene):
     assert_follows(fetching.fetch, scene, "cuda")
+
+
+@settings(max_examples=settings.default.max_examples * 4)
+@given(scene=scenes(most_experts=40, most_rows=20))
+def test_land_does_what_the_plain_model_does(scene):
+    assert_lands(landings.land, scene, "cuda")
+
+
+def lands_in_turn(layer, pin=True):
+    """``layer`` with landing bays, which its experts come to before the products."""
+    layer, brings = landing(layer, pin=pin)
+    verdict = landings.supports(brings)
+    assert verdict, verdict.reason
+
+    def step(x, ids, weights):
+        landings.land(brings, ids)
+        return run(layer, (x, ids, weights))
+
+    return step, brings
+
+
+@pytest.mark.parametrize("rows", [16, 64, 600, 2048])
+def test_experts_that_land_before_give_the_same_bits(full, rows):
+    """Also where the layer before has used the same landing bays, without a wait of the host."""
+    for bays in (0, TOP_K, full.count // 2, full.count - 1):
+        layer = spread(full, some(full.count, bays, rows, empty=min(1, bays)), pin=True)
+        step, brings = lands_in_turn(layer)
+        several = [random_rows(rows, full) for _ in range(3)]
+        expected = [run(full, operands) for operands in several]
+        step(*several[0])  # compiles
+        brings.landing.fill_(0xFF)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = [step(*operands) for operands in several]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True)), bays
+
+
+@pytest.mark.parametrize("rows", [4, 16, 48, 512])
+def test_a_graph_of_layers_that_land_in_the_same_bays_replays_the_bits(full, rows):
+    """Two layers share landing bays and map, and replays follow each other without a wait."""
+    layers, brings = [], []
+    for seed in (1, 2):
+        layer = spread(full, some(full.count, full.count // 2, seed), pin=True)
+        layer = replace(layer, rows=torch.tensor([rows], dtype=torch.int32, device="cuda"))
+        made, bring = landing(layer, pin=True)
+        if layers:
+            bring = replace(bring, landing=brings[0].landing, landed=brings[0].landed)
+            made = replace(made, far=layers[0].far, bay_of_expert=layers[0].bay_of_expert)
+        layers.append(made)
+        brings.append(bring)
+    x, ids, weights = random_rows(rows, full)
+
+    def step():
+        found = []
+        for layer, bring in zip(layers, brings, strict=True):
+            landings.land(bring, ids)
+            found.append(kernels.experts(layer, x, ids, weights))
+        return found
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        both = step()
+    for turn in range(20):
+        for layer in layers:
+            layer.rows.fill_(rows if turn % 2 else rows - 1)
+        for old, new in zip((x, ids, weights), random_rows(rows, full), strict=True):
+            old.copy_(new)
+        graph.replay()
+        graph.replay()
+        expected = run(replace(full, rows=layers[0].rows), (x, ids, weights))
+        assert all(torch.equal(y, expected) for y in both), turn
 
 
 def records(full, bays, pinned, seed):

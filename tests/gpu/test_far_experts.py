@@ -67,6 +67,21 @@ def test_logits_are_those_of_a_model_with_all_experts_near(opened, case, budget)
     far.experts.check_integrity()
 
 
+@pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])
+@pytest.mark.parametrize("swap", ["on", "off"])
+def test_prompts_whose_experts_land_have_the_same_logits(opened, case, swap):
+    """In one slice of 600 rows, and in recorded steps of 40."""
+    usual = opened(case, context=1024)
+    far = opened(case, context=1024, expert_budget="75%", expert_swap=swap)
+    assert all(layer.landing is not None for layer in far.experts.layers.values())
+    for rows in (600, 40):
+        found, expected = (
+            torch.cat(list(logits(m, TOKENS * 60, chunk=rows))) for m in (far, usual)
+        )
+        assert torch.equal(found, expected)
+    far.experts.check_integrity()
+
+
 def test_kernels_that_cannot_read_them_leave_it_to_torch(opened):
     """Triton rounds no rows of float32 to the halves of packed matrices."""
     usual, far = (

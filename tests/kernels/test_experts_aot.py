@@ -100,8 +100,25 @@ def fetches():
         yield f"{count}, {rows} rows: fetch", fetch_launch(arguments, ids)
 
 
+def landings():
+    from kinfolk_kernels.land.op import LandArguments
+    from kinfolk_kernels.land.triton_backend import land_launch
+
+    for count, rows in ((256, 16), (128, 2048), (1024, 512)):
+        arguments = LandArguments(
+            *(empty(bays, 2**21, dtype=torch.uint8) for bays in (count, count // 2)),
+            empty(count, dtype=torch.int64),
+            empty(count, dtype=torch.int64),
+            empty(1, dtype=torch.int32),
+            count // 2,
+        )
+        ids = empty(rows, 8, dtype=torch.int64)
+        yield f"{count}, {rows} rows: land", land_launch(arguments, ids)
+
+
 def launches():
     yield from fetches()
+    yield from landings()
     from kinfolk_kernels.experts.choice import Choice
     from kinfolk_kernels.experts.group_launches import group_launches
     from kinfolk_kernels.experts.int8_group_kernel import int8_group_kernel
@@ -213,7 +230,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kernels = {name.split(": ")[-1] for name in found}
-    assert len(kernels) == 17
+    assert len(kernels) == 18
     # The same numbers come from near and from far bays, read as wide, so an expert's bits too.
     far = {name: use[4] for name, use in found.items() if "far, " in name}
     near = {name: found[name.replace("far, ", "")][4] for name in far}

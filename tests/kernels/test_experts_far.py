@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from expert_records import some, spread
+from expert_records import landing, some, spread
 
 from kinfolk_kernels.experts import op as reference
 from kinfolk_kernels.experts import torch_backend as fast
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
+from kinfolk_kernels.land.torch_backend import land
 
 BACKENDS = pytest.mark.parametrize("backend", [reference, fast], ids=["ref", "torch"])
 EXPERTS, WIDTH, CHANNELS, TOP_K = 10, 64, 64, 3
@@ -55,6 +56,16 @@ def test_nor_for_many_rows(full, rows):
     operands = step(rows)
     layer = spread(full, some(EXPERTS, 4, rows, 1))
     assert torch.equal(fast.experts(layer, *operands), fast.experts(full, *operands))
+
+
+@BACKENDS
+@pytest.mark.parametrize("bays", [0, 1, EXPERTS // 2, EXPERTS - 1])
+def test_nor_if_it_lands_before(full, backend, bays):
+    layer, brings = landing(spread(full, some(EXPERTS, bays, 3, min(1, bays))))
+    for seed in range(2):
+        operands = step(7, seed)
+        land(brings, operands[1])
+        assert torch.equal(backend.experts(layer, *operands), backend.experts(full, *operands))
 
 
 @BACKENDS

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from expert_records import RecordLayout, some, spread
+from expert_records import RecordLayout, landing, some, spread
 
 from kinfolk_kernels.experts import pair_launches as pair
 from kinfolk_kernels.experts import triton_backend as kernels
@@ -16,6 +16,7 @@ from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts, SharedExpert
 from kinfolk_kernels.int8_rows import quantize
+from kinfolk_kernels.land import triton_backend as landings
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
 pytestmark = pytest.mark.interpreter
@@ -30,6 +31,7 @@ def _large_programs(monkeypatch):
     """The interpreter's time for a program hardly depends on the work in that program."""
     monkeypatch.setattr(pair, "QUADS", 16)
     monkeypatch.setattr(pair, "DOWN_QUADS", 4)
+    monkeypatch.setattr(landings, "FETCH_PROGRAMS", 3)
 
 
 @pytest.fixture
@@ -125,6 +127,23 @@ def test_any_number_of_bays_gives_the_same_bits(full, rows, numbers_of_bays):
     for bays in numbers_of_bays:
         layer = spread(made, some(EXPERTS, bays, bays))
         assert torch.equal(run(layer, operands), expected), bays
+
+
+@pytest.mark.parametrize(("rows", "bays"), [(2, 2), (GROUPS, 0), (GROUPS, 5)])
+def test_so_do_experts_that_land_before(full, rows, bays):
+    """Bays that nothing lands in, absent experts and padding rows are not read."""
+    made, real, absent = full("Q5_0", "Q4_0"), rows - 1, [4]
+    x, ids, weights = step(made, rows)
+    without = torch.where(torch.isin(ids, torch.tensor(absent)), 0.0, weights)
+    expected = run(made, (x, ids, without))
+    ids[real:], weights[real:] = 10**6, torch.nan
+    layer = spread(made, [1, 3, 0, 2, 5][:bays], absent=absent)
+    layer, brings = landing(replace(layer, rows=torch.tensor([real], dtype=torch.int32)))
+    assert landings.supports(brings), landings.supports(brings).reason
+    landings.land(brings, ids)
+    found = run(layer, (x, ids, weights))
+    assert torch.equal(found[:real], expected[:real])
+    assert not found[real:].any()
 
 
 @pytest.mark.parametrize("rows", [1, 3, GROUPS, 600])
@@ -234,8 +253,8 @@ def test_it_says_which_far_experts_it_cannot_read(full):
     assert reason() == ""
     assert "neither in planes nor plain numbers" in far_reason(up=object())
     assert "stored differently in near and in far" in far_reason(down=made.gate)
-    assert "5 far bays of gate for 6 experts" in far_reason(
-        gate=layer.far.gate.select(torch.arange(5))
+    assert "3 far bays of gate for 6 experts, of which 2 have near ones" in far_reason(
+        gate=layer.far.gate.select(torch.arange(3))
     )
     apart = made.gate.select(made.bay_of_expert)
     assert "bytes apart, not one record" in far_reason(gate=apart)

@@ -14,6 +14,8 @@ from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch_launch
+from kinfolk_kernels.land.op import LandArguments
+from kinfolk_kernels.land.triton_backend import land_launch
 from kinfolk_kernels.packing import empty
 
 COUNT, CHANNELS, WIDTH = 16, 256, 256
@@ -50,6 +52,13 @@ def layer(bays, lower, between):
     return made, FetchArguments(near, far, made.bay_of_expert, owners, *state)
 
 
+def landing(fetch, bays):
+    """The layer's landing bays: the first of those that all layers share."""
+    records = torch.empty(max(2, COUNT - bays), fetch.far.shape[1], dtype=torch.uint8)
+    landed = torch.empty(COUNT, dtype=torch.int64)
+    return LandArguments(fetch.far, records, fetch.bay_of_expert, landed, fetch.rows, bays)
+
+
 def compiled_for(launch):
     """What Triton compiles a launch for: types and constants, and of the numbers and addresses that
     it looks at whether they are one or multiples of 16."""
@@ -75,7 +84,8 @@ def test_neither_bays_nor_records_nor_distances_are_compiled_in(rows):
         choice = Choice(torch.zeros(rows, 2, dtype=torch.int64), torch.zeros(rows, 2))
         product = pair_launches if rows <= 4 else group_launches
         launches = product(x, choice, made, torch.zeros(rows, WIDTH))
-        found.append([compiled_for(one) for one in (*launches, fetch_launch(fetch, choice.ids))])
+        moves = fetch_launch(fetch, choice.ids), land_launch(landing(fetch, bays), choice.ids)
+        found.append([compiled_for(one) for one in (*launches, *moves)])
     for other in found[1:]:
         for mine, first in zip(other, found[0], strict=True):
             if "down" not in mine[0] and "round" not in mine[0]:

@@ -10,6 +10,7 @@ import torch
 
 from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.experts.stacks import Stack
+from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.planes import PlanesStack
 
 ALIGNMENT = 256
@@ -105,6 +106,28 @@ def spread(
     bay_of = torch.tensor(where, device=device)
     gate, up, down = near
     return replace(full, gate=gate, up=up, down=down, far=FarExperts(*far), bay_of_expert=bay_of)
+
+
+def landing(
+    layer: ExpertsArguments[Stack], *, pin: bool = False
+) -> tuple[ExpertsArguments[Stack], LandArguments]:
+    """A layer with far bays, which reads landing bays in their place, and the arguments that bring
+    its experts there."""
+    assert layer.far is not None
+    homes = (layer.far.gate, layer.far.up, layer.far.down)
+    layout, device = RecordLayout.of(homes), layer.bay_of_expert.device
+    far = layout.arena(layer.count, pin_memory=pin)
+    for source, home in zip(homes, layout.stacks(far), strict=True):
+        for expert in range(layer.count):
+            put(home, expert, source, expert)
+    places = max(*(2, layer.count - layer.near), int((layer.bay_of_expert >= layer.near).sum()))
+    records = layout.arena(places, device=device)
+    landed = torch.full_like(layer.bay_of_expert, -1)
+    most = torch.iinfo(torch.int32).max
+    rows = torch.tensor([most], dtype=torch.int32, device=device)
+    rows = rows if layer.rows is None else layer.rows
+    made = replace(layer, far=FarExperts(*layout.stacks(records)), bay_of_expert=landed)
+    return made, LandArguments(far, records, layer.bay_of_expert, landed, rows, layer.near)
 
 
 def some(experts: int, bays: int, seed: int, empty: int = 0) -> list[int | None]:

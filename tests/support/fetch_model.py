@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from kinfolk_kernels.fetch.op import FetchArguments
+from kinfolk_kernels.land.op import LandArguments
 
 RECORD = 48
 
@@ -160,3 +161,39 @@ def assert_follows(run: object, scene: Scene, device: str = "cpu") -> None:
         run(arguments, ids.to(device))  # type: ignore[operator]
         model.step(ids, real)
         model.check(arguments)
+
+
+def land_arguments(layer: FetchArguments, spare: int = 0) -> LandArguments:
+    """The arguments of ``land`` for a layer with room for every expert without a bay, and for
+    ``spare`` more, poisoned."""
+    device = layer.bay_of_expert.device
+    most = layer.count - layer.bays + spare
+    return LandArguments(
+        layer.far,
+        torch.full((most, RECORD), 255, dtype=torch.uint8, device=device),
+        layer.bay_of_expert,
+        torch.full((layer.count,), -7, device=device),
+        layer.rows,
+        layer.bays,
+    )
+
+
+def assert_lands(run: object, scene: Scene, device: str = "cpu") -> None:
+    """``run(arguments, ids)`` brings in every step what is far and was chosen, and changes nothing
+    else. Bays may be empty here, so there is room for the experts of those too."""
+    model = FetchModel(scene)
+    layer = model.arguments(device)
+    made = land_arguments(layer, scene.bays)
+    for ids, (_, real) in zip(model.choices(), scene.rows, strict=True):
+        made.rows.fill_(real)
+        before = made.landing.cpu().clone()
+        run(made, ids.to(device))  # type: ignore[operator]
+        chosen = {expert for row in ids[:real].tolist() for expert in row}
+        landed = [e for e in sorted(chosen) if model.where[e] == "far"]
+        expected = [where if isinstance(where, int) else -1 for where in model.where]
+        for place, expert in enumerate(landed):
+            expected[expert] = scene.bays + place
+            before[place] = layer.far[expert]
+        assert made.landed.tolist() == expected
+        assert torch.equal(made.landing.cpu(), before)
+        model.check(layer)

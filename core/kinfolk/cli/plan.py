@@ -133,6 +133,7 @@ def _experts(ready: Prepared) -> dict[str, Any] | None:
         "bays": plan.bays,
         "record_bytes": plan.sizes.nbytes,
         "device_bytes": plan.device_bytes,
+        "landing_bytes": plan.landing,
         "host_bytes": plan.host_bytes,
         "worst_token_bytes": plan.worst_token_bytes,
         "usual_token_bytes": plan.usual_token_bytes,
@@ -153,6 +154,7 @@ def _expert_rows(ready: Prepared) -> list[tuple[str, str]]:
             "experts on the device",
             f"{bays} of {max(n for _, n in used)} a layer, {share:.0%} of all (--expert-budget)",
         ),
+        ("landing bays for prompts", size(plan.landing) if plan.landing else "no room: in place"),
         ("experts in host memory", size(plan.host_bytes)),
         ("a token reads of them", f"{size(plan.worst_token_bytes)} at worst"),
     ]

@@ -10,6 +10,7 @@ from typing import TypeVar
 from kinfolk.engine.memory import MemoryPlan
 from kinfolk.engine.sizing import GIB
 from kinfolk.errors import CapacityError, SettingsError
+from kinfolk.experts.placement import landing_bays
 from kinfolk.experts.profile import ExpertProfile
 from kinfolk.hooks import ModelHookCaller
 from kinfolk.plans import ExpertStats, Placement
@@ -22,6 +23,10 @@ STATE_SHARE = 0.25
 """Most of what core weights and work leave that ``--expert-budget auto`` gives to state which
 nobody asked for; bays of experts get the rest."""
 
+LANDING_SHARE = 0.125
+"""Most bytes of landing bays, as a share of the budget of near ones. Where more were needed, near
+bays are so few that each counts, and steps of many rows read far experts where they are."""
+
 _TRIES = 10
 """Halvings in the search for the bays beside state that was asked for."""
 
@@ -29,6 +34,9 @@ R = TypeVar("R")
 Divide = Callable[[int | None, int], tuple[MemoryPlan, R]]
 """Divides memory with so many bytes of near bays, ``None`` = ordinary weights, and so many bytes of
 homes in host memory. Raises :class:`CapacityError`."""
+
+Ask = Callable[[int], Placement]
+"""Answers which experts are in near bays of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +57,15 @@ class ExpertRecords:
 class ExpertPlan:
     """Where the experts of a model are. ``placement``: what is in the near bays; ``partial``: some
     experts have none. ``swap``: experts that are chosen come to near bays. ``top_k``: experts that
-    a row chooses. ``profile``: how often each was used before, if that is kept."""
+    a row chooses. ``profile``: how often each was used before, if that is kept. ``landing``: bytes
+    of landing bays."""
 
     sizes: ExpertRecords
     placement: Placement
     swap: bool = True
     top_k: int = 0
     profile: ExpertProfile | None = None
+    landing: int = 0
 
     @property
     def bays(self) -> tuple[int, ...]:
@@ -78,6 +88,7 @@ class ExpertPlan:
 
     @property
     def device_bytes(self) -> int:
+        """Bytes of near bays."""
         return sum(n * size for n, size in zip(self.bays, self.sizes.nbytes, strict=True))
 
     @property
@@ -114,9 +125,10 @@ class ExpertPlan:
         if not self.partial:
             return f"--expert-profile: uses of {count} experts are counted, all are on the device"
         what = "those that are chosen come to the device" if self.swap else "bays stay as they are"
+        landing = f", {self.landing / GIB:.2f} of landing bays" if self.landing else ""
         return (
             f"--expert-budget: {near} of {count} experts are on the device "
-            f"({self.device_bytes / GIB:.2f} GiB), all have their home in "
+            f"({self.device_bytes / GIB:.2f} GiB{landing}), all have their home in "
             f"{self.host_bytes / GIB:.2f} GiB of host memory; {what}"
         )
 
@@ -130,9 +142,12 @@ def plan_experts(
     host_free: int,
     form: Form,
     counted: bool = False,
+    landing: Callable[[int], int] | None = None,
 ) -> tuple[MemoryPlan, R, int | None]:
     """Divide memory; the last answer is the bytes of near bays, ``None`` if all experts are near.
-    ``counted``: they are in records even then.
+    ``counted``: they are in records even then. ``landing``: the bytes of landing bays for near bays
+    of so many bytes. If N % of the experts were asked for, they come on top where there is room;
+    other budgets are for both.
 
     Raises :class:`CapacityError` or :class:`SettingsError` with the arithmetic.
     """
@@ -154,32 +169,78 @@ def plan_experts(
             "--expert-budget all"
         )
     if budget is not None:
+        if landing is not None and isinstance(asked, str):
+            try:
+                return *divide(budget + landing(budget), homes), budget
+            except CapacityError as error:
+                log.info("no room for landing bays beside the experts: %s", error)
         return *divide(budget, homes), budget
     found = _largest(sizes.total, lambda bays: divide(bays, homes))
     return *found[1], found[0]
 
 
+def asks(hooks: ModelHookCaller, sizes: ExpertRecords, profile: ExpertProfile | None) -> Ask:
+    """Asks the hook ``place_experts``."""
+    counts = None if profile is None else profile.counts
+    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
+
+    def ask(budget: int) -> Placement:
+        return hooks.place_experts(stats, budget)
+
+    return ask
+
+
 def place(
-    hooks: ModelHookCaller,
+    ask: Ask,
     sizes: ExpertRecords,
     budget: int | None,
     *,
     settings: Settings,
     top_k: int,
     profile: ExpertProfile | None = None,
+    beside: int = 0,
 ) -> ExpertPlan:
-    """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all."""
+    """Ask which experts are in near bays of ``budget`` bytes, ``None`` = of all. Landing bays take
+    a part of these bytes if there are not enough ``beside`` them."""
     swap = settings.expert_swap == "on"
     if not any(sizes.layers):
         return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
-    counts = None if profile is None else profile.counts
-    stats = ExpertStats(sizes.layers, counts, sizes.nbytes)
     room = sizes.total if budget is None else budget
-    placement = hooks.place_experts(stats, room)
+    placement, landing = with_landing(sizes, room, ask, beside)
     if profile is not None and not swap:
         # Steps count uses as they fetch, and what is pinned stays.
         placement = replace(placement, pinned=tuple(map(len, placement.bays)))
-    return ExpertPlan(sizes, placement, swap, top_k, profile)
+    return ExpertPlan(sizes, placement, swap, top_k, profile, landing)
+
+
+def with_landing(
+    sizes: ExpertRecords, room: int, ask: Ask, beside: int = 0
+) -> tuple[Placement, int]:
+    """What is in near bays, and the bytes of landing bays: ``beside`` the ``room`` bytes of near
+    ones, or where that is not enough within them."""
+    placement = ask(room)
+    needed = landing_bytes(sizes, placement)
+    if not 0 < needed <= LANDING_SHARE * room:
+        return placement, 0
+    if needed <= beside:
+        return placement, needed
+    # What landing bays take leaves fewer near ones, and so more experts that may have to land:
+    # shared by all layers first; by those of one layer, at worst.
+    records = [(n, size) for n, size in zip(sizes.layers, sizes.nbytes, strict=True) if n * size]
+    shared = max(1, len(records) - 1)
+    more = needed + max(size for _, size in records)
+    for landing in (-(-more * len(records) // shared), max(n * size for n, size in records)):
+        if landing < room:
+            placed = ask(room - landing)
+            if (found := landing_bytes(sizes, placed)) <= landing:
+                return placed, found
+    return placement, 0
+
+
+def landing_bytes(sizes: ExpertRecords, placement: Placement) -> int:
+    """Bytes of landing bays for all experts of any one layer that are in no near bay."""
+    each = zip(sizes.layers, placement.bays, sizes.nbytes, strict=True)
+    return max((landing_bays(count, len(bays)) * size for count, bays, size in each), default=0)
 
 
 def _asked_bytes(asked: float | str, total: int) -> int | None:

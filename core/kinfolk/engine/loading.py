@@ -203,7 +203,8 @@ class ModelSource:
         placement = experts.placement if experts.in_records else None
 
         def read() -> Weights:
-            return _load(ready, ready.weights, ready.file, progress, placement)
+            landing = experts.landing
+            return _load(ready, ready.weights, ready.file, progress, placement, landing)
 
         weights = read() if self.shared is None else self.shared.load(read)
         config, limits = ready.config, ready.memory.limits
@@ -285,6 +286,7 @@ def _load(
     file: GGUFFile,
     progress: Progress | None,
     placement: Placement | None = None,
+    landing: int = 0,
 ) -> Weights:
     return load_weights(
         plan,
@@ -296,6 +298,7 @@ def _load(
         activations=ready.activations if ready.form == "packed" else None,
         progress=progress,
         placement=placement,
+        landing=landing,
     )
 
 

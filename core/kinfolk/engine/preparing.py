@@ -17,9 +17,17 @@ from kinfolk.draft_api import TargetFacts
 from kinfolk.engine.buckets import largest_step, wanted_captures
 from kinfolk.engine.core_scorer import ChooseScorer, choose_scorer
 from kinfolk.engine.devices import missing_device
-from kinfolk.engine.expert_plan import ExpertPlan, ExpertRecords, place, plan_experts
+from kinfolk.engine.expert_plan import (
+    ExpertPlan,
+    ExpertRecords,
+    asks,
+    place,
+    plan_experts,
+    with_landing,
+)
 from kinfolk.engine.kvflash import Divide, plan_residency
 from kinfolk.engine.memory import (
+    BAYS,
     MemoryPlan,
     cache_bytes,
     draft_bytes,
@@ -211,15 +219,19 @@ def _with_experts(
         profile = ExpertProfile.load(path, model_hash(file), layers)
     elif path is not None:
         log.warning("--expert-profile: the model has no experts that could be counted")
+    ask = asks(hooks, records, profile)
     memory, residency, budget = plan_experts(
         *(settings, records, divide),
         is_host=is_host,
         host_free=host_free,
         form=keywords["form"],
         counted=profile is not None,
+        landing=lambda bays: with_landing(records, bays, ask, records.total)[1],
     )
     top_k = file.metadata.integer(f"{config.architecture}.expert_used_count", default=0)
-    experts = place(hooks, records, budget, settings=settings, top_k=top_k, profile=profile)
+    beside = memory.parts.get(BAYS, 0) - (budget or 0)
+    fixed: dict[str, Any] = {"settings": settings, "top_k": top_k, "profile": profile}
+    experts = place(ask, records, budget, **fixed, beside=beside)
     return memory, residency, experts
 
 

@@ -10,12 +10,22 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.experts.arena import HostArena
-from kinfolk.experts.placement import bay_map
+from kinfolk.experts.placement import bay_map, landing_bays
 from kinfolk.experts.records import RecordLayout
 from kinfolk.plans import Placement
 
 NO_EXPERT = -1
 """In place of an expert: the bay is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """The landing bays of a layer, in memory that all layers share: ``records`` uint8 [M, record]
+    with room for all of its experts that have no near bay, and the map ``bay_of_expert`` int64 [E]
+    of a step that uses them, as in :class:`kinfolk_kernels.land.op.LandArguments`."""
+
+    records: torch.Tensor
+    bay_of_expert: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class LayerExperts:
     ``bay_of_expert`` int64 [E], ``expert_of_bay`` int32 [N], ``score`` float32 [E], ``uses`` int64
     [E] and ``traffic`` int64 [3] are those of :class:`kinfolk_kernels.fetch.op.FetchArguments`. The
     first ``pinned`` bays keep their experts. ``placed``: the experts in the bays at the start.
+    ``landing``: where the far experts of large steps are copied to; ``None`` = there is no room.
     """
 
     layout: RecordLayout
@@ -38,6 +49,7 @@ class LayerExperts:
     traffic: torch.Tensor
     pinned: int
     placed: tuple[int, ...]
+    landing: Landing | None = None
 
     @property
     def count(self) -> int:
@@ -57,7 +69,8 @@ class LayerExperts:
     def stack(self, name: str) -> PlacedStack:
         """The stack of this name of all experts."""
         far = None if self.far is None else self.layout.stack(name, self.far)
-        return PlacedStack(self.layout.stack(name, self.near), far, self)
+        landing = None if self.landing is None else self.layout.stack(name, self.landing.records)
+        return PlacedStack(self.layout.stack(name, self.near), far, landing, self)
 
     def enter(self, placed: tuple[int, ...]) -> None:
         """Write the map: ``placed`` are in the bays, every other expert is far."""
@@ -101,10 +114,12 @@ class LayerExperts:
 @dataclass(frozen=True, slots=True)
 class PlacedStack:
     """A stack of E matrices, one of each expert of a layer, of which ``near`` [N, ...] are on the
-    device and ``far`` [E, ...] at home; ``None`` if all are near."""
+    device and ``far`` [E, ...] at home, ``None`` if all are near. ``landing`` [M, ...]: those in
+    landing bays, if there are any."""
 
     near: Any
     far: Any
+    landing: Any
     experts: LayerExperts
 
     @property
@@ -116,6 +131,7 @@ class ExpertCache:
     """The experts of a model in near and far bays.
 
     ``layouts`` maps each layer with experts to the layout and the number of its records.
+    ``landing``: bytes of the device for landing bays; layers with more far experts have none.
     Homes are empty until the loader fills them. Raises :class:`CapacityError` where host memory
     cannot be had, and :class:`kinfolk.errors.HookValueError` for a wrong ``placement``.
     """
@@ -125,6 +141,7 @@ class ExpertCache:
         layouts: Mapping[int, tuple[RecordLayout, int]],
         placement: Placement,
         device: torch.device,
+        landing: int = 0,
     ) -> None:
         places = {layer: placement.bays[layer] for layer in layouts}
         for layer, (_, count) in layouts.items():
@@ -142,6 +159,9 @@ class ExpertCache:
             self._counts = torch.zeros(experts + 3 * len(layouts), dtype=torch.int64, device=device)
             bays = sum(map(len, places.values()))
             self._owners = torch.zeros(bays, dtype=torch.int32, device=device)
+            most = max((count for _, count in layouts.values()), default=0)
+            self._landing = torch.zeros(landing, dtype=torch.uint8, device=device)
+            self._landed = torch.zeros(most, dtype=torch.int64, device=device)
             self.layers: dict[int, LayerExperts] = {}
             start, traffic, bay = 0, experts, 0
             for layer, (layout, count) in layouts.items():
@@ -179,14 +199,27 @@ class ExpertCache:
             traffic,
             pinned,
             placed,
+            self._landing_of(layout.nbytes, count, bays),
         )
         made.enter(placed)
         return made
+
+    def _landing_of(self, record: int, count: int, bays: int) -> Landing | None:
+        places = landing_bays(count, bays)
+        if not 0 < places * record <= self._landing.nbytes:
+            return None
+        records = self._landing[: places * record].view(places, record)
+        return Landing(records, self._landed[:count])
 
     @property
     def device_bytes(self) -> int:
         """Bytes of all near bays."""
         return sum(each.near.nbytes for each in self.layers.values())
+
+    @property
+    def landing_bytes(self) -> int:
+        """Bytes of landing bays."""
+        return self._landing.nbytes
 
     @property
     def host_bytes(self) -> int:

@@ -12,6 +12,9 @@ from kinfolk.errors import HookValueError
 from kinfolk.hookspecs import hookimpl
 from kinfolk.plans import ExpertResidency, ExpertStats, ExpertSwaps, ExpertUse, Placement
 
+FEWEST_LANDING_BAYS = 2
+"""A stack of one matrix has no stride, by which kernels go from record to record."""
+
 
 class DefaultPlacement:
     """The core's implementation of the hooks ``place_experts`` and ``swap_experts``."""
@@ -48,6 +51,12 @@ def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
             budget -= sizes[layer]
             bays[layer].append(expert)
     return Placement(tuple(tuple(sorted(row)) for row in bays))
+
+
+def landing_bays(count: int, bays: int) -> int:
+    """Landing bays of a layer of ``count`` experts of which ``bays`` are near: where those that are
+    far are copied to for a step of many rows."""
+    return max(FEWEST_LANDING_BAYS, count - bays) if bays < count else 0
 
 
 def no_swaps(use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps:

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class ExpertStore:
     """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or packed;
     ``bay_of_expert`` int64 [experts]. ``far``: the homes of all experts, if some are not in these
-    bays; ``placed``: the layer's records, if the loader has placed them."""
+    bays; ``landing``: the landing bays of large steps; ``placed``: the layer's records, if the
+    loader has placed them."""
 
     gate: Any
     up: Any
     down: Any
     bay_of_expert: torch.Tensor
     far: FarExperts[Any] | None = None
+    landing: FarExperts[Any] | None = None
     placed: LayerExperts | None = None
 
     @classmethod
@@ -56,17 +58,25 @@ class ExpertStore:
         from kinfolk_kernels.experts.op import FarExperts
 
         placed = gate.experts
-        far = None if placed.far is None else FarExperts(gate.far, up.far, down.far)
-        return cls(gate.near, up.near, down.near, placed.bay_of_expert, far, placed)
+        far = landing = None
+        if placed.far is not None:
+            far = FarExperts(gate.far, up.far, down.far)
+        if placed.landing is not None:
+            landing = FarExperts(gate.landing, up.landing, down.landing)
+        stacks = (gate.near, up.near, down.near)
+        return cls(*stacks, placed.bay_of_expert, far, landing, placed)
 
 
 def halves(stack: Any) -> tuple[Any, Any]:
     """Split fused gate and up matrices [experts, 2 F, width], gate rows first."""
     rows = int(stack.shape[1]) // 2
     if isinstance(stack, PlacedStack):
-        near = halves(stack.near)
-        far = (None, None) if stack.far is None else halves(stack.far)
-        gate, up = (PlacedStack(a, b, stack.experts) for a, b in zip(near, far, strict=True))
+        near, far, landing = (
+            (None, None) if part is None else halves(part)
+            for part in (stack.near, stack.far, stack.landing)
+        )
+        each = zip(near, far, landing, strict=True)
+        gate, up = (PlacedStack(*parts, stack.experts) for parts in each)
         return gate, up
     if isinstance(stack, torch.Tensor):
         return stack[:, :rows], stack[:, rows:]

@@ -52,6 +52,8 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("gated_delta_commit", "gated_delta"),
     _torch("gated_rms_norm", "rms_norm", capturable=True),
     _triton("gated_rms_norm", "rms_norm", "supports_gated"),
+    _torch("land", "land"),
+    _triton("land", "land"),
     _torch("linear", "linear", capturable=True),
     _triton("linear", "linear"),
     _triton("pack_outputs", "pack_outputs"),

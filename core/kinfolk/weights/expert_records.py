@@ -99,8 +99,10 @@ class RecordLoader:
     residency: ExpertCache
 
     @classmethod
-    def of(cls, loader: PieceReader, plan: WeightPlan, placement: Placement) -> RecordLoader:
-        """Records for all layers that ``placement`` knows."""
+    def of(
+        cls, loader: PieceReader, plan: WeightPlan, placement: Placement, landing: int = 0
+    ) -> RecordLoader:
+        """Records for all layers that ``placement`` knows, and bytes of landing bays."""
         pieces = expert_pieces(plan, loader.inventory, range(len(placement.bays)))
         layouts = {}
         for layer, mine in pieces.items():
@@ -112,7 +114,7 @@ class RecordLoader:
                 keep_quantised=loader.keep_quantised,
             )
             layouts[layer] = layout, next(iter(mine.values())).shape[0]
-        return cls(loader, pieces, ExpertCache(layouts, placement, loader.device))
+        return cls(loader, pieces, ExpertCache(layouts, placement, loader.device, landing))
 
     def load(self, pool: ThreadPoolExecutor) -> Iterator[tuple[Piece, PlacedStack]]:
         """Fill layer after layer, and yield its stacks."""

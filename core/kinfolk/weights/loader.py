@@ -119,6 +119,7 @@ def load_weights(
     activations: Activations | None = None,
     progress: Progress | None = None,
     placement: Placement | None = None,
+    landing: int = 0,
 ) -> Weights:
     """Load every weight of ``plan``; everything is checked before anything is loaded.
 
@@ -126,7 +127,8 @@ def load_weights(
     and its format is registered. With ``activations``, what is quantised becomes planes that are
     multiplied with these, and ``dtype`` only where there are no planes for it. Weights made of the
     same rows of a tensor share their memory. With a ``placement`` of experts, those of its layers
-    go to their bays on the device and to their homes in host memory, and nowhere else.
+    go to their bays on the device and to their homes in host memory, and nowhere else; ``landing``
+    are the bytes of the device for landing bays.
     Raises :class:`ModelFormatError` for a missing tensor or a wrong shape, and
     :class:`UnsupportedModelError` for a type that nothing can read, and for a tensor that the plan
     passes over in a layer it uses.
@@ -137,7 +139,7 @@ def load_weights(
     check_unknown(plan, inventory)
     packer = None if activations is None else Packer(torch.device(device), activations)
     loader = Loader(inventory, formats, dtype, torch.device(device), keep_quantised, packer)
-    records = None if placement is None else RecordLoader.of(loader, plan, placement)
+    records = None if placement is None else RecordLoader.of(loader, plan, placement, landing)
     loaded = loader.load(list(dict.fromkeys(pieces.values())), progress, records)
     packed, refused = Counter[str](), Counter[tuple[str, str]]()
     for piece in () if packer is None else loaded:

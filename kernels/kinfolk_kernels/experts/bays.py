@@ -68,8 +68,11 @@ def refuses_far(arguments: ExpertsArguments[Stack]) -> str:
         reason = refuses(there, f"the far {name}") or _differs(name, here, there)
         if reason:
             return reason
-        if there.shape[0] != arguments.count:
-            return f"{there.shape[0]} far bays of {name} for {arguments.count} experts"
+        if there.shape[0] < arguments.count - arguments.near:
+            return (
+                f"{there.shape[0]} far bays of {name} for {arguments.count} experts, of which "
+                f"{arguments.near} have near ones"
+            )
         for plane in tensors_of(there):
             reason = unreadable(plane, device)
             if reason:

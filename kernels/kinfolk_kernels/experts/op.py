@@ -80,8 +80,8 @@ class ExpertsArguments(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class FarExperts(Generic[S]):
-    """The homes of all experts, in host memory that the device can read: ``gate`` and ``up``
-    [E, F, W], ``down`` [E, W, F]."""
+    """The M far bays, in memory that the device can read: ``gate`` and ``up`` [M, F, W], ``down``
+    [M, W, F]. They are the homes of all E experts in host memory, or the landing bays of a step."""
 
     gate: S
     up: S

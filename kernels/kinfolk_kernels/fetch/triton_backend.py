@@ -54,17 +54,24 @@ def supports(arguments: FetchArguments) -> Verdict:
             return no(f"{name} is {tensor.dtype} on {tensor.device}, not {dtype} on {device}")
         if name != "near" and not tensor.is_contiguous():
             return no(f"{name} is not contiguous")
-    if far.dtype != torch.uint8 or near.shape[1:] != far.shape[1:]:
-        return no(f"records of {list(near.shape[1:])} bytes, at home of {list(far.shape[1:])}")
     reason = unreadable(far, device)
     if reason:
         return no(f"the homes of the experts are {reason}")
+    reason = refuses_records(near, far)
+    return no(reason) if reason else YES
+
+
+def refuses_records(near: torch.Tensor, far: torch.Tensor) -> str:
+    """The reason why records [N, record] and [E, record] cannot be copied in whole units; empty if
+    they can."""
+    if far.dtype != torch.uint8 or near.shape[1:] != far.shape[1:]:
+        return f"records of {list(near.shape[1:])} bytes, at home of {list(far.shape[1:])}"
     for records in (near, far):
         begins = 0 if records.shape[0] == 0 else records.data_ptr()
         step = 0 if records.shape[0] <= 1 else records.stride(0)
         if begins % UNIT or step % UNIT or records.shape[1] % UNIT or records.stride(1) != 1:
-            return no(f"records are not contiguous, or no multiple of {UNIT} bytes")
-    return YES
+            return f"records are not contiguous, or no multiple of {UNIT} bytes"
+    return ""
 
 
 def fetch(arguments: FetchArguments, ids: torch.Tensor) -> None:

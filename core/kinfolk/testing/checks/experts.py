@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kinfolk.engine.expert_plan import ExpertPlan
+from kinfolk.engine.expert_plan import ExpertPlan, landing_bytes
 from kinfolk.engine.loading import LoadedModel, ModelSource
 from kinfolk.engine.preparing import prepare_model
 from kinfolk.plans import Placement
@@ -66,7 +66,9 @@ def placed(
     settings = kit.settings(context=min(kit.config.context, 2 * ROOM), **options)
     ready = prepare_model(kit.path, settings, kit.registry)
     plan = AlwaysRecords if records else ExpertPlan
-    experts = plan(ready.experts.sizes, where, swap, ready.experts.top_k)
+    sizes = ready.experts.sizes
+    landing = landing_bytes(sizes, where)
+    experts = plan(sizes, where, swap, ready.experts.top_k, landing=landing)
     graphs = options.get("graphs") == "on"
     return ModelSource(replace(ready, experts=experts), graphs, False).load(drafter=False)
 
