@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 ROWS = 560
 """More than are multiplied as float16 whatever the type: their matrices are dequantised."""
 FEW_ROWS = 160
-NEAR_TIE = 0.05
-"""Of a score: what rounding the hidden states of a few layers to bfloat16 can change it by."""
+NEAR_TIE = 0.1
+"""Of a score: what rounding the hidden states of a few layers to bfloat16 can change it by. The
+26B-A4B's largest was 0.08."""
 EXPERT_MODELS = ("qwen3.5-35b-a3b", "laguna-xs.2", "gemma-4-26b-a4b")
 LAYERS = 4
 """Of a synthetic file: enough for one of each kind."""
@@ -40,11 +41,12 @@ LAYERS = 4
 # In float32 only the order of sums differs. bfloat16 cannot hold what a 4-bit block stands for:
 # rounding the 27B's weights to it, and computing all else in float32, was measured to cost 0.011
 # and 0.020 by itself; float16, 0.0014 and 0.0031. Against the CPU in bfloat16, by the same back
-# ends, that part is common; others round in other places and are as far off as from float32.
+# ends, that part is common, and the worst of 560 rows was 0.0201 off on an H100; others round in
+# other places and are as far off as from float32.
 LIMITS = {
     ("f32", "f32"): (1e-4, 1e-4),
     ("f16", "f32"): (5e-3, 1e-2),
-    ("bf16", "bf16"): (2e-2, 2e-2),
+    ("bf16", "bf16"): (2e-2, 2.5e-2),
     ("bf16", "f32"): (2e-2, 6e-2),
 }
 
