@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +12,13 @@ from kinfolk.residency import selection
 from kinfolk.residency.kept import KEPT_CHUNK_BYTES, NOTHING_KEPT, KeptResidency
 from kinfolk.residency.residency import Phase, Residency
 from kinfolk.residency.rules import ResidencyRules, least_chunks
-from kinfolk.residency.selection import FAVOUR, within
+from kinfolk.residency.selection import FAVOUR
 
 CHUNKS = range(30)
 
 
 def numbered(chunks):
-    return within(chunks, CHUNKS)
+    return np.array(sorted(chunks), np.int64)
 
 
 def select(resident, away, *more):
@@ -169,6 +170,35 @@ def test_masks_say_what_is_there_and_when_the_rest_was(away, known):
         assert resident[chunk] == (chunk not in (*away, *gone))
         last = 64 * known + (0 if chunk in away else 7 if chunk in gone else 9)
         assert last_used[chunk] == last
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("move"), st.integers(0, 11)),
+            st.tuples(st.just("grow"), st.integers(1, 12)),
+        ),
+        max_size=30,
+    )
+)
+def test_chunks_are_there_or_away_as_a_plain_set_says(moves):
+    one, there, away = residency(), set(range(11)) - {2, 3}, {2, 3}
+    for what, number in moves:
+        if what == "grow":
+            there |= set(range(len(there | away), number))
+            one.grow(number)
+        elif number in there:
+            there.remove(number)
+            away.add(number)
+            one.evicted(number, 700)
+        elif number in away:
+            away.remove(number)
+            there.add(number)
+            one.recalled(number)
+        assert set(one.resident.tolist()) == there
+        assert set(one.away.tolist()) == away
+        assert (one.known, one.missing) == (len(there | away), len(away))
+        assert one.kept().resident == there
 
 
 # -- what stored prefixes remember ----------------------------------------------------------------

@@ -6,7 +6,6 @@ Policies are asked first (hook ``score_chunks``), and if none answers, the score
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -113,8 +112,8 @@ class ChunkScoring:
         lease, values = pending.request.lease, pending.values
         if values is None:
             return ChunkScores(lease, keep=pending.keep, read=pending.read)
-        numbers = tuple(values.tolist())
-        if not all(map(math.isfinite, numbers)):
+        numbers = values.to(torch.float64, copy=True).numpy()
+        if not np.isfinite(numbers).all():
             self._note("a score of a chunk is not a finite number")
             return ChunkScores(lease)
         return ChunkScores(lease, numbers)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kinfolk.residency.kept import KeptResidency
 from kinfolk.residency.rules import ResidencyRules
-from kinfolk.residency.selection import Exchange, least_worth, select, within
+from kinfolk.residency.selection import ChunkNumbers, Exchange, Scores, least_worth, select
 from kinfolk.score_api import ScoreReason
 
 
@@ -30,7 +30,8 @@ class Phase(Enum):
 
 
 class Residency:
-    """The residency of one sequence: ``resident`` and ``away`` together are its ``known`` chunks.
+    """The residency of one sequence: ``resident`` and ``away`` together are its ``known`` chunks,
+    and ``missing`` is the number of those away.
 
     What it decides depends on the sequence alone: on committed lengths and scores, never on when
     scores or bytes arrive, or on other sequences. ``since`` counts the tokens committed since the
@@ -43,20 +44,32 @@ class Residency:
         length: int,
         known: int,
         away: Sequence[int],
-        scores: tuple[float, ...] | None = None,
+        scores: Scores = None,
     ) -> None:
         self.rules = rules
         self.known = known
-        self.away = set(away)
-        self.resident = set(range(known)) - self.away
+        self.missing = len(away)
         self.since = 0
         self.phase = Phase.IDLE
         self.restored = bool(away)
         self.previewed = False
         self.scores = None if scores is None else np.array(scores, np.float64)
         self._exchange = Exchange()
-        # The committed length at which each chunk that is away left the device.
-        self._left: dict[int, int] = dict.fromkeys(away, length)
+        # Arrays: of thousands of chunks, objects of their own would be read from memory each time.
+        self._here = np.ones(known, np.bool_)
+        self._here[np.array(away, np.int64)] = False
+        # The committed length at which a chunk that is away left the device.
+        self._left = np.full(known, length, np.int64)
+
+    @property
+    def resident(self) -> ChunkNumbers:
+        """The chunks on the device."""
+        return self._among(range(self.known), here=True)
+
+    @property
+    def away(self) -> ChunkNumbers:
+        """The chunks that are not."""
+        return self._among(range(self.known), here=False)
 
     @property
     def settled(self) -> bool:
@@ -65,43 +78,43 @@ class Residency:
 
     def grow(self, known: int) -> None:
         """The sequence has chunks up to ``known`` from now on."""
-        self.resident.update(range(self.known, known))
-        self.known = max(self.known, known)
+        if known > self.known:
+            self._resize(known)
 
     def surplus(self, needed: int, most: int, evictable: range) -> list[int]:
         """Chunks to evict so that at most ``most`` of the first ``needed`` chunks, of which the
         last ones may not exist yet, are on the device."""
-        over = len(self.resident) + needed - self.known - most
+        over = needed - self.missing - most
         if over <= 0:
             return []
-        return least_worth(within(self.resident, evictable), self.scores, over)
+        return least_worth(self._among(evictable, here=True), self.scores, over)
 
     def evicted(self, chunk: int, length: int) -> None:
-        self.resident.remove(chunk)
-        self.away.add(chunk)
+        assert self._here[chunk]
+        self._here[chunk] = False
         self._left[chunk] = length
+        self.missing += 1
 
     def recalled(self, chunk: int) -> None:
-        self.away.remove(chunk)
-        self.resident.add(chunk)
-        self._left.pop(chunk, None)
+        assert not self._here[chunk]
+        self._here[chunk] = True
+        self.missing -= 1
 
     def reopened(self, known: int) -> None:
         """The sequence was off the device as a whole, and is back with the chunks that it saw."""
-        self.known = known
-        self.resident = {chunk for chunk in self.resident if chunk < known}
+        self._resize(known)
 
     def kept(self) -> KeptResidency:
         """What a prefix that is stored now remembers."""
         scores = None if self.scores is None else tuple(self.scores.tolist())
-        return KeptResidency(frozenset(self.resident), scores)
+        return KeptResidency(frozenset(self.resident.tolist()), scores)
 
     # -- selections -----------------------------------------------------------------------------
 
     def due(self, committed: int = 0, *, prompt_ends: bool = False) -> ScoreReason | None:
         """Why chunks are to be scored behind the next step, if they are; ``committed`` more tokens
         will be there then. Nothing is due while nothing is away."""
-        if not (self.rules.scored and self.away and self.settled):
+        if not (self.rules.scored and self.missing and self.settled):
             return None
         if prompt_ends:
             return "prompt"
@@ -113,7 +126,7 @@ class Residency:
         self.phase = Phase.ASKED
         self.since, self.restored = 0, False
 
-    def scored(self, scores: tuple[float, ...] | None, evictable: range, *, keep: bool) -> None:
+    def scored(self, scores: Scores, evictable: range, *, keep: bool) -> None:
         """The scores of a selection have come; ``None``: by recency. ``keep``: all stays."""
         if self.phase is not Phase.ASKED:
             return
@@ -122,10 +135,10 @@ class Residency:
             return
         self.scores = None if scores is None else np.array(scores, np.float64)
         self._exchange = select(
-            within(self.resident, evictable),
-            within(self.away, evictable),
+            self._among(evictable, here=True),
+            self._among(evictable, here=False),
             self.scores,
-            self.rules.decoding - len(self.resident),
+            self.rules.decoding - (self.known - self.missing),
             self.rules.burst,
         )
         if self._exchange.coming:
@@ -140,7 +153,7 @@ class Residency:
         """The exchange, now. Of what leaves, some may have been evicted since."""
         chosen, self._exchange = self._exchange, Exchange()
         self.phase = Phase.IDLE
-        leaving = tuple(chunk for chunk in chosen.leaving if chunk in self.resident)
+        leaving = tuple(chunk for chunk in chosen.leaving if self._here[chunk])
         return Exchange(leaving, chosen.coming)
 
     def masks(
@@ -148,10 +161,19 @@ class Residency:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Of each of the first ``sealed`` chunks: whether it is on the device, and the committed
         length at which it was last."""
-        resident, last_used = np.zeros(sealed, np.bool_), np.full(sealed, length, np.int64)
-        resident[within(self.resident, range(sealed))] = True
-        count = len(self._left)
-        last_used[np.fromiter(self._left, np.int64, count)] = np.fromiter(
-            self._left.values(), np.int64, count
-        )
-        return resident, last_used
+        resident = self._here[:sealed].copy()
+        return resident, np.where(resident, length, self._left[:sealed])
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _among(self, which: range, *, here: bool) -> ChunkNumbers:
+        """Those of a range of chunks that are on the device, or those that are not."""
+        return np.flatnonzero(self._here[which.start : which.stop] == here) + which.start
+
+    def _resize(self, known: int) -> None:
+        """The sequence has so many chunks from now on; new ones are on the device."""
+        more = max(0, known - self.known)
+        self._here = np.append(self._here[:known], np.ones(more, np.bool_))
+        self._left = np.append(self._left[:known], np.zeros(more, np.int64))
+        self.known = known
+        self.missing = known - int(np.count_nonzero(self._here))

@@ -8,7 +8,7 @@ one is worth more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +28,6 @@ class Exchange:
 
     leaving: tuple[int, ...] = ()
     coming: tuple[int, ...] = ()
-
-
-def within(chunks: Collection[int], which: range) -> ChunkNumbers:
-    """Those of the chunks that are in a range, in any order."""
-    found = np.fromiter(chunks, np.int64, len(chunks))
-    return found[(found >= which.start) & (found < which.stop)]
 
 
 def worths(chunks: ChunkNumbers, scores: Scores) -> Worths:

@@ -169,7 +169,8 @@ class Admission:
         """Bring a preempted sequence back from its own state."""
         if not self._make_blocks(positions, kept, None, (NO_PREFIXES,), resident):
             return False
-        away = () if sequence.residency is None else sequence.residency.away
+        paged = sequence.residency
+        away = frozenset() if paged is None else frozenset(paged.away.tolist())
         sequence.lease = self._kv_cache.open(
             positions, kept, None, slot, resident=resident, away=away
         )

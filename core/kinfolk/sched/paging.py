@@ -63,8 +63,8 @@ class Paging:
             "kvflash_tau": 0 if rules is None else rules.tau,
             "kvflash_scorers": 0 if rules is None else len(rules.scorers),
             "kvflash_sequences": len(paged),
-            "kvflash_resident_chunks": sum(len(each.resident) for each in paged),
-            "kvflash_away_chunks": sum(len(each.away) for each in paged),
+            "kvflash_resident_chunks": sum(each.known - each.missing for each in paged),
+            "kvflash_away_chunks": sum(each.missing for each in paged),
             "kvflash_evictions": self.evictions,
             "kvflash_recalls": self.exchanges,
             "kvflash_selections": self.selections,
@@ -162,7 +162,7 @@ class Paging:
             residency is not None
             and residency.rules.previews
             and not residency.previewed
-            and bool(residency.away)
+            and residency.missing > 0
             and stop == prompt
             and sequence.computed >= last_tokens_from(prompt)
         )

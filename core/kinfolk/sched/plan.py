@@ -113,7 +113,7 @@ class ChunkScores:
     another model has read what is new of it."""
 
     lease: SlotLease
-    values: tuple[float, ...] | None = None
+    values: tuple[float, ...] | npt.NDArray[np.float64] | None = None
     keep: bool = False
     read: bool = False
 
