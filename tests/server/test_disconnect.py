@@ -21,8 +21,9 @@ def wait_until(holds, seconds=5.0):
 
 @pytest.fixture
 def endless(make_engine):
-    """Generates for half a minute unless it is cancelled."""
-    return make_engine(*([" word", 0.05] * 600))
+    """Generates for half a minute unless it is cancelled; 200 tokens, three a step, take longer
+    than any test waits for an end."""
+    return make_engine(*([" word", 0.2] * 150))
 
 
 def open_request(running, body: str) -> socket.socket:
