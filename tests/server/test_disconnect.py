@@ -60,6 +60,26 @@ def test_leaving_before_a_whole_answer_cancels_its_generation(run_server, make_s
     wait_until(lambda: running.service.in_flight == 0)
 
 
+def test_leaving_while_the_engine_takes_a_request_cancels_it(run_server, make_service, endless):
+    entered, go, submit = threading.Event(), threading.Event(), endless.submit
+
+    def slow(*operands):
+        entered.set()
+        assert go.wait(10)
+        return submit(*operands)
+
+    endless.submit = slow
+    running = run_server(make_service(endless))
+    sock = open_request(running, "{" + MESSAGES + "}")
+    assert entered.wait(5)
+    sock.close()
+    time.sleep(0.4)
+    go.set()
+    (end,) = endless.wait_until_ended(1)
+    assert end.reason.value == "cancelled"
+    wait_until(lambda: running.service.in_flight == 0)
+
+
 def test_leaving_in_silence_is_noticed(run_server, make_service, make_engine):
     """A long prompt sends nothing for a while, so no write can fail."""
     silent = make_engine(30.0, "late")

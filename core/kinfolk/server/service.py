@@ -76,10 +76,15 @@ class Service:
             generations, self._current_mailbox(), lambda: self._release(active, count)
         )
         self._active.add(active)
+        starting = asyncio.ensure_future(run_in_threadpool(active.start))
         try:
-            await run_in_threadpool(active.start)
+            await asyncio.shield(starting)
         except BaseException:
-            active.close()
+            # A client that leaves ends the wait, not the thread: what that starts is closed then.
+            if starting.done():
+                active.close()
+            else:
+                starting.add_done_callback(lambda _: active.close())
             raise
         setattr(request.state, ACTIVE_REQUEST, active)
         if self._aborted:
