@@ -61,7 +61,8 @@ def int8_group_launches(
 
 
 def eights_for(pairs: int, experts: int) -> int:
-    """Eights of pairs of a block: nearly all experts have one block if rows choose evenly."""
+    """Eights of pairs of a block: up to ``EIGHTS``, nearly all experts have one block if rows
+    choose evenly."""
     mean = pairs / experts
     return max(1, min(EIGHTS, -(-int(mean + 2 * sqrt(mean)) // 8)))
 
