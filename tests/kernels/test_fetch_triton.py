@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from fetch_model import FetchModel, Scene, assert_follows, scenes
+from fetch_model import FetchModel, Scene, assert_follows, few_programs, scenes
 from hypothesis import given, settings
 
 from kinfolk_kernels.fetch import op as reference
@@ -15,14 +15,7 @@ from kinfolk_kernels.fetch import triton_backend as kernel
 
 pytestmark = pytest.mark.interpreter
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_programs():
-    """The interpreter's programs run one after the other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "FETCH_PROGRAMS", 3)
-        patch.setattr(kernel, "PIECE_WORDS", 4)
-        yield
+_few_programs = few_programs(kernel)
 
 
 @settings(max_examples=settings.default.max_examples // 4)

@@ -6,21 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fetch_model import FetchModel, Scene, assert_lands, land_arguments, scenes
+from fetch_model import FetchModel, Scene, assert_lands, few_programs, land_arguments, scenes
 from hypothesis import given, settings
 
 from kinfolk_kernels.land import triton_backend as kernel
 
 pytestmark = pytest.mark.interpreter
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _few_programs():
-    """The interpreter's programs run one after the other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "FETCH_PROGRAMS", 3)
-        patch.setattr(kernel, "PIECE_WORDS", 4)
-        yield
+_few_programs = few_programs(kernel)
 
 
 @settings(max_examples=settings.default.max_examples // 4)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -13,6 +17,20 @@ from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.land.op import LandArguments
 
 RECORD = 48
+
+
+def few_programs(kernel: ModuleType) -> Any:
+    """A fixture of a module: a copying back end launches few programs, for the interpreter runs
+    them one after the other, and copies small pieces."""
+
+    @pytest.fixture(autouse=True, scope="module")
+    def patched() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "FETCH_PROGRAMS", 3)
+            patch.setattr(kernel, "PIECE_WORDS", 4)
+            yield
+
+    return patched
 
 
 @dataclass(frozen=True)

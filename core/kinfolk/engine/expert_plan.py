@@ -25,7 +25,7 @@ nobody asked for; bays of experts get the rest."""
 
 LANDING_SHARE = 0.125
 """Most bytes of landing bays, as a share of the budget of near ones. Where more were needed, near
-bays are so few that each counts, and steps of many rows read far experts where they are."""
+bays are so few that each counts, and steps of several rows read far experts where they are."""
 
 _TRIES = 10
 """Halvings in the search for the bays beside state that was asked for."""

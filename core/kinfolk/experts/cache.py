@@ -36,7 +36,8 @@ class LayerExperts:
     ``bay_of_expert`` int64 [E], ``expert_of_bay`` int32 [N], ``score`` float32 [E], ``uses`` int64
     [E] and ``traffic`` int64 [3] are those of :class:`kinfolk_kernels.fetch.op.FetchArguments`. The
     first ``pinned`` bays keep their experts. ``placed``: the experts in the bays at the start.
-    ``landing``: where the far experts of large steps are copied to; ``None`` = there is no room.
+    ``landing``: where the far experts of steps of several rows are copied to; ``None`` = there is
+    no room.
     """
 
     layout: RecordLayout

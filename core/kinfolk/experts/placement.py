@@ -55,7 +55,7 @@ def place_by_frequency(stats: ExpertStats, budget: int) -> Placement:
 
 def landing_bays(count: int, bays: int) -> int:
     """Landing bays of a layer of ``count`` experts of which ``bays`` are near: where those that are
-    far are copied to for a step of many rows."""
+    far are copied to for a step of several rows."""
     return max(FEWEST_LANDING_BAYS, count - bays) if bays < count else 0
 
 

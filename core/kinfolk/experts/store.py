@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ExpertStore:
     """``gate`` and ``up`` [bays, F, width], ``down`` [bays, width, F], dense, quantised or packed;
     ``bay_of_expert`` int64 [experts]. ``far``: the homes of all experts, if some are not in these
-    bays; ``landing``: the landing bays of large steps; ``placed``: the layer's records, if the
-    loader has placed them."""
+    bays; ``landing``: the landing bays of steps of several rows; ``placed``: the layer's records,
+    if the loader has placed them."""
 
     gate: Any
     up: Any
