@@ -212,18 +212,27 @@ def assert_groups(made, x, chosen, bound, assert_near):
     assert_near(y, made.exact(x, chosen.ids, chosen.weights), bound)
 
 
-def test_halves_of_a_fused_stack_are_read_in_place(planes_stack, numbers, assert_near):
+@pytest.mark.parametrize(
+    ("rows", "int8_rows", "rounding", "bound"),
+    [
+        (1, 512, {"round": as_int8, "between": as_lanes("Q8_0")}, FLIPS),
+        (34, 512, {"round": as_int8, "between": as_int8}, FLIPS),
+        (34, 0, {}, HALF),
+    ],
+    ids=["pairs", "groups in int8", "groups"],
+)
+def test_halves_of_a_fused_stack_are_read_in_place(
+    planes_stack, numbers, assert_near, monkeypatch, rows, int8_rows, rounding, bound
+):
     """Gate and up as views of one stack, as some files hold them."""
+    monkeypatch.setattr(kernels, "INT8_GROUPED_ROWS", int8_rows)
     both, down = planes_stack("Q4_0", 4, 128, 64, 5), planes_stack("Q8_0", 4, 64, 64, 6)
     made = placed(both.part(0, 64), both.part(64, 128), down)
     assert made.experts.up.q.storage_offset() > 0
-    for rows in (1, 34):
-        x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
-        assert kernels.supports(made.experts)
-        y = made.run(x, chosen)
-        rounding = {"round": as_int8, "between": as_lanes("Q8_0")} if rows == 1 else {}
-        expected = made.exact(x, chosen.ids, chosen.weights, **rounding)
-        assert_near(y, expected, FLIPS if rows == 1 else HALF)
+    x, chosen = rows_of(numbers, rows, made).half(), choice(rows, 2, 4)
+    assert kernels.supports(made.experts)
+    y = made.run(x, chosen)
+    assert_near(y, made.exact(x, chosen.ids, chosen.weights, **rounding), bound)
 
 
 def test_what_is_between_the_products_ends_at_the_largest_float16(numbers):
