@@ -130,7 +130,8 @@ def format_of(name: str) -> str:
 
 
 def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
-    return mma_tile_for(shapes, MmaRows.make(rows, shapes[0].columns, torch.device("meta")).tiles)
+    x = MmaRows.make(rows, shapes[0].columns, torch.device("meta"))
+    return mma_tile_for(shapes, x.tiles, x.parts)
 
 
 @dataclasses.dataclass(frozen=True)

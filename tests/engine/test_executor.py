@@ -28,7 +28,7 @@ from executor_scenes import (
     verify_beside_others,
 )
 
-from kinfolk.engine.buckets import STORES, Bucket, Buckets
+from kinfolk.engine.buckets import LARGE_ROWS, STORES, Bucket, Buckets
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import EngineError
 from kinfolk.plans import PoolRule, SlotMapping
@@ -129,6 +129,19 @@ def test_every_way_of_sampling(twins, text, sampling):
         pending |= pair.decode(pending)
     draft = (pending[leases[0]], 1, 2)
     pair.run([(leases[0], ItemKind.VERIFY, draft, None)])
+
+
+def test_large_mixtures_of_a_model_with_long_slices(model, text):
+    loaded = replace(model("qwen35moe"), slice_rows=LARGE_ROWS[-1])
+    pair = Twins(Side(loaded), Side(replace(loaded, graphs=False)))
+    first, second, third = (pair.open() for _ in range(3))
+    pending = {first: pair.prefill(first, text[:20])}
+    tokens = tuple((text * 40)[:340])
+    slices = [(x, ItemKind.PREFILL, tokens, None) for x in (second, third)]
+    pair.run([(first, ItemKind.DECODE, (pending[first],), None), *slices])
+    executor = pair.sides[0].runner.executor
+    assert Bucket("mixed", 768, 8, long=7) in executor.buckets
+    assert executor.counters.eager_steps == 0
 
 
 def test_chunks_that_are_not_there(twins, text):
@@ -311,6 +324,11 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets().smallest([draft, slice]) == Bucket("mixed", 96, 2, 16, drafted=32, long=1)
     stored = replace(decode, stores=((1, 5),))
     assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
+    long = replace(slice, tokens=(1,) * 600)
+    assert Buckets().smallest([long]) is None
+    assert Buckets(large=8).smallest([long]) == Bucket("mixed", 768, 8, long=7)
+    assert Buckets(large=8).smallest([long, draft]) is None
+    assert Buckets(large=8).smallest([long, *[decode] * 8]) is None
 
 
 def test_items_without_room_in_one_bucket_are_divided_in_order():

@@ -142,9 +142,12 @@ def test_a_prompt_of_any_length_is_replayed_bit_for_bit(load, text):
 
 
 def test_a_prefix_of_every_length_is_reused(load, text):
-    """Bit for bit where reuse begins on the grid of slices, else within what bf16 rounds."""
+    """Bit for bit where reuse begins on the grid of slices. Else as near to float32 as computing
+    all of it: few rows are rounded to int8 and more to float16, and of this small model that moves
+    a log-probability by up to 0.26."""
     loaded, plain = (load("case", slots=1, checkpoints=checkpoints) for checkpoints in (2, 0))
-    prefix_scenes.prefixes(loaded, plain, text, range(1, 301), near=0.15)
+    exact = load("case", slots=1, checkpoints=0, device="cpu", dtype="f32")
+    prefix_scenes.prefixes(loaded, plain, text, range(1, 301), near=0.3, exact=exact)
 
 
 def test_buckets_are_near_steps_of_their_own_size(synthetic, text):

@@ -120,7 +120,7 @@ def test_rows_by_warps_on_their_own_and_in_groups(matrix, numbers, poisoned, nam
     x = numbers(rows, planes.columns).cuda().bfloat16()
     expected = x.double() @ exact.T
     made = mma_rows(x)
-    default = mma_tile_for([planes], made.tiles)
+    default = mma_tile_for([planes], made.tiles, made.parts)
     pairs = -(-planes.columns // PAIR)
     # Shares of every length around a tile's, so that tiles have one part, two and many.
     shares = {default.column_warps, pairs // 3, pairs - 1, pairs, pairs + 3}
@@ -129,8 +129,7 @@ def test_rows_by_warps_on_their_own_and_in_groups(matrix, numbers, poisoned, nam
         for _ in range(2):  # the second time, counters are those that the first one left
             with poisoned():
                 out = torch.empty(rows, planes.rows, device="cuda", dtype=dtype)
-            for part, operand in made.parts():
-                gemm_mma([planes], operand, [out[part]], tile).run()
+            gemm_mma([planes], made, [out], tile).run()
             assert error(out, expected) <= (HALF if dtype == torch.float32 else BF16), tile
 
 

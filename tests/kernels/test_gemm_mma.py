@@ -78,12 +78,30 @@ def test_products_of_float16_rows_equal_float64(
     matrices = [random_planes(name, rows, columns, seed=rows) for name, rows in shapes]
     x = numbers(batch, columns).bfloat16().float()
     outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
-    (operand,) = (operand for _, operand in mma_rows(x).parts())
-    run_on_cpu(gemm_mma(matrices, operand, outs, tile))
+    run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
     for planes, out in zip(matrices, outs, strict=True):
         expected = x.double() @ planes.dequantize().double().T
         error = (out - expected).norm(dim=1) / expected.norm(dim=1)
         assert float(error.max()) <= HALF, planes.format
+
+
+@pytest.mark.interpreter
+def test_a_row_has_the_same_bits_in_every_part_of_a_launch(random_planes, numbers):
+    """Parts of 24 rows instead of the 128 of warpgroups, which need a GPU."""
+    matrices = [random_planes(name, n, 768, seed=n) for name, n in (("Q4_K", 140), ("Q6_K", 70))]
+    first = numbers(24, 768).bfloat16().float()
+    rows = torch.cat([first, first.flip(0)[:20]])
+    halves = [mma_rows(part) for part in rows.split(24)]
+    both = MmaRows(
+        torch.cat([half.numbers for half in halves]), torch.cat([half.factor for half in halves])
+    )
+    outs = [torch.full((44, planes.rows), torch.nan) for planes in matrices]
+    run_on_cpu(gemm_mma(matrices, both, outs, MmaTile(4, 6, 2, 2)))
+    for planes, out in zip(matrices, outs, strict=True):
+        expected = rows.double() @ planes.dequantize().double().T
+        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
+        assert float(error.max()) <= HALF, planes.format
+        assert torch.equal(out[24:], out[:24].flip(0)[:20])
 
 
 def test_a_source_that_does_not_compile_names_the_file_and_the_reason():
@@ -101,7 +119,9 @@ def test_other_devices_say_why_they_do_not_use_it():
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]
-    assert_covered_once(matrices, tile_for(matrices, tiles), -(-columns // 128))
+    for parts in (1, 2, 3, 4) if tiles in WARPGROUP_ROW_TILES else (1,):
+        tile = tile_for(matrices, tiles, parts)
+        assert_covered_once(matrices, tile, -(-columns // 128), parts)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -114,34 +134,16 @@ def test_stages_of_every_format_fit_in_shared_memory(name):
 
 
 @pytest.mark.parametrize(
-    ("rows", "parts"),
-    [(17, [17]), (128, [128]), (129, [96, 33]), (192, [96] * 2), (300, [128, 128, 44])],
+    ("rows", "parts", "tiles"),
+    [(17, 1, 3), (128, 1, 16), (129, 2, 12), (192, 2, 12), (300, 3, 16), (512, 4, 16)],
 )
-def test_more_rows_than_a_launch_has_are_multiplied_in_parts(
-    monkeypatch, random_planes, numbers, rows, parts
-):
-    """With the launch replaced by the product that it computes: the kernel needs a GPU."""
-    seen = []
-    x = numbers(rows, 64)
-
-    def product(matrices, part, outs):
-        start = sum(seen)
-        count = part.factor.shape[0]
-        assert count <= 8 * part.tiles <= 128
-        seen.append(count)
-        for planes, out in zip(matrices, outs, strict=True):
-            out.copy_(x[start : start + count] @ planes.dequantize().T)
-        return SimpleNamespace(run=lambda: None)
-
-    monkeypatch.setattr(backend, "unavailable", lambda device: "")
-    monkeypatch.setattr(backend, "mma_rows", lambda x: MmaRows.make(*x.shape, x.device))
-    monkeypatch.setattr(backend, "gemm_mma", product)
-    monkeypatch.setattr(backend, "WEIGHTS_OF_PART", 0)
-    matrices = [random_planes("Q8_0", n, 64) for n in (8, 12)]
-    found = backend.products(x, matrices)
-    for y, planes in zip(found, matrices, strict=True):
-        torch.testing.assert_close(y, x @ planes.dequantize().T)
-    assert seen == parts
+def test_more_rows_than_a_part_has_are_multiplied_in_parts(rows, parts, tiles):
+    operand = MmaRows.make(rows, 5120, META)
+    assert (operand.parts, operand.tiles) == (parts, tiles)
+    launch = launch_of(rows, "Q4_K", "Q6_K")
+    alone = launch_of(8 * tiles, "Q4_K", "Q6_K")
+    assert launch.source == alone.source
+    assert launch.grid % parts == 0
 
 
 @pytest.mark.parametrize(

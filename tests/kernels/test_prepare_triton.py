@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk_kernels.int8_rows import quantize
-from kinfolk_kernels.linear.prepare import MmaRows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import F16_TILE, MmaRows, int8_rows, mma_rows
 
 pytestmark = pytest.mark.interpreter
 
@@ -37,8 +37,16 @@ def numbers_of(rows: MmaRows, width: int) -> torch.Tensor:
     return found[:, :width]
 
 
-@pytest.mark.parametrize(("rows", "tiles"), [(1, 1), (9, 2), (33, 8), (97, 16), (130, 12)])
-@pytest.mark.parametrize("width", [128, 192, 1088])
+PLACES = [
+    (rows, tiles, width)
+    for rows, tiles in ((1, 1), (9, 2), (33, 8), (97, 16), (130, 12))
+    for width in (128, 192, 1088)
+]
+WIDE = F16_TILE + 64
+"""A row of two tiles, of a program each or of one."""
+
+
+@pytest.mark.parametrize(("rows", "tiles", "width"), [*PLACES, (2, 1, WIDE), (97, 16, WIDE)])
 def test_mma_rows_hold_every_number_in_its_place(numbers, rows, tiles, width):
     x = numbers(rows, width + 8)[:, :width]
     made = mma_rows(x)

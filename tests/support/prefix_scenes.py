@@ -13,16 +13,20 @@ SLICE = 32
 ENDING = 5
 
 
-def prefixes(loaded, plain, text, lengths, near):
+def prefixes(loaded, plain, text, lengths, near, exact=None):
     """Requests whose first n tokens are reused, for every n of ``lengths``, against the same ones
     computed as a whole by ``plain``, which keeps no checkpoints.
 
     Where reuse begins on the grid of slices, the steps are the same, and so are all numbers. Else
     log-probabilities differ by at most ``near``, and a token only where the two best are that near.
+    Those of a reused prefix are as near to those of ``exact``, a model in float32, as those of the
+    whole prompt: the root mean square of the differences is at most 1.5 times theirs.
     """
+    errors = Errors(), Errors()
     with ExitStack() as stack:
-        reusing, whole = (
-            stack.enter_context(Engine(model, limits_of(model))) for model in (loaded, plain)
+        reusing, whole, precise = (
+            stack.enter_context(Engine(model, limits_of(model))) if model else None
+            for model in (loaded, plain, exact)
         )
         for n in lengths:
             start = 7 * n
@@ -38,6 +42,31 @@ def prefixes(loaded, plain, text, lengths, near):
                 assert found == expected, n
             else:
                 assert_near(found, expected, near, n)
+                if precise is not None:
+                    truth, _ = run(precise, second)
+                    for error, each in zip(errors, (found, expected), strict=True):
+                        error.add(each, truth)
+    if exact is not None:
+        reused, computed = (error.root_mean_square for error in errors)
+        assert reused <= 1.5 * computed, (reused, computed)
+
+
+class Errors:
+    """The differences of log-probabilities from those of a precise model, up to the first token
+    that differs."""
+
+    def __init__(self):
+        self.squares = []
+
+    def add(self, found, truth):
+        for one, other in zip(found, truth, strict=True):
+            if one.token != other.token:
+                return
+            self.squares.append((one.logprob - other.logprob) ** 2)
+
+    @property
+    def root_mean_square(self):
+        return (sum(self.squares) / len(self.squares)) ** 0.5
 
 
 def limits_of(loaded):

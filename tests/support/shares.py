@@ -10,8 +10,10 @@ from kinfolk_kernels.planes import Planes
 MULTIPROCESSORS = 132
 
 
-def assert_covered_once(matrices: Sequence[Planes], tile: MmaTile, units: int) -> None:
-    """Shares cover every unit of columns once, and the device once."""
+def assert_covered_once(
+    matrices: Sequence[Planes], tile: MmaTile, units: int, parts: int = 1
+) -> None:
+    """Shares cover every unit of columns once, and those of all parts of x the device once."""
     assert tile.span >= units
     programs = 0
     for planes in matrices:
@@ -23,4 +25,4 @@ def assert_covered_once(matrices: Sequence[Planes], tile: MmaTile, units: int) -
             start = program * tile.share
             assert start % tile.span < units
             assert start < end
-    assert programs <= MULTIPROCESSORS
+    assert parts * programs <= MULTIPROCESSORS

@@ -27,6 +27,13 @@ MIXED_DRAFTED = (32, 128)
 MIXED_ROWS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of steps with slices of prompts."""
 
+LARGE_ROWS = (768, 1024, 1536, 2048, 3072, 4096)
+"""The same for models with slices as long as the last: mixtures of experts, of whose kernels the
+host takes longer to launch a step than the device takes to run it. Nothing is drafted in them."""
+
+LARGE_SEQUENCES = (8, 32, 128)
+"""Sequences of large steps. One size serves all steps of a model."""
+
 WIDTHS = (4, 16, 64)
 """Rows of a drafted sequence. A kernel processes 16 of them at a time."""
 
@@ -86,7 +93,7 @@ class Bucket:
             slices=min(self.sequences, self.rows // 2),
             short=sequences,
             long=self.long,
-            short_rows=self.rows,
+            short_rows=min(self.rows, sequences * MAX_SHORT_ROWS),
         )
 
 
@@ -97,21 +104,28 @@ class Buckets:
     ``least``: buckets for fewer sequences are not used for decoding, so that a row's numbers do not
     depend on the number of sequences. ``most_long``: most slices of more than ``MAX_SHORT_ROWS``
     rows in a step. ``drafted``: the :func:`usual_draft`; all steps that verify have room for as
-    many rows of a sequence, which makes fewer captures.
+    many rows of a sequence, which makes fewer captures. ``large``: sequences of large steps, 0 = no
+    such step is captured.
     """
 
     least: int = 1
     most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
     drafted: int = 0
+    large: int = 0
 
     @classmethod
-    def of(cls, state: State, invariant_sequences: int | None, drafted: int = 0) -> Buckets:
-        """The buckets of a model with this state. ``invariant_sequences``: the most sequences of a
-        decode step with --batch-invariant."""
-        least = min(state.limits.slots, invariant_sequences or 1)
+    def of(
+        cls, state: State, invariant_sequences: int | None, drafted: int = 0, slice_rows: int = 0
+    ) -> Buckets:
+        """The buckets of a model with this state and slices of ``slice_rows`` rows.
+        ``invariant_sequences``: the most sequences of a decode step with --batch-invariant."""
+        slots = state.limits.slots
+        least, large = min(slots, invariant_sequences or 1), large_sequences(slots, slice_rows)
         # Attention decodes the whole context of a slice from a quantised format to plain numbers,
         # so the memory of a captured step has room for one context.
-        return cls(least, 1, drafted) if state.coded else cls(least, drafted=drafted)
+        if state.coded:
+            return cls(least, 1, drafted, large)
+        return cls(least, drafted=drafted, large=large)
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
@@ -138,18 +152,25 @@ class Buckets:
     def _mixed(
         self, items: Sequence[Item], rows: int, width: int | None, trees: bool, drafted: int
     ) -> Bucket | None:
+        if rows > MIXED_ROWS[-1]:
+            return None if drafted else self._large(items, rows)
         bucket_rows = _next_size(rows, MIXED_ROWS)
         sequences = _next_size(len(items), MIXED_SEQUENCES)
         bucket_drafted = _next_size(drafted, MIXED_DRAFTED) if drafted else 0
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
         bucket_drafted = min(bucket_drafted, bucket_rows)
-        long = sum(item.rows > MAX_SHORT_ROWS for item in items)
         most_long = min(self.most_long, bucket_rows // (MAX_SHORT_ROWS + 1))
-        if long > most_long or sum(len(item.stores) for item in items) > STORES:
+        if not _has_room(items, most_long):
             return None
         sequences = min(sequences, bucket_rows)
         return Bucket("mixed", bucket_rows, sequences, width, trees, bucket_drafted, most_long)
+
+    def _large(self, items: Sequence[Item], rows: int) -> Bucket | None:
+        bucket_rows = _next_size(rows, LARGE_ROWS)
+        if bucket_rows is None or len(items) > self.large or not _has_room(items, self.most_long):
+            return None
+        return Bucket("mixed", bucket_rows, self.large, long=self.most_long)
 
     def likely(self, limits: SchedulerLimits) -> Iterator[Bucket]:
         """The buckets of steps with up to ``limits.slots`` sequences and up to
@@ -204,6 +225,11 @@ class Buckets:
                 for among in dict.fromkeys(min(n, rows) for n in used):
                     for n in sizes:
                         yield Bucket("mixed", rows, n, width, trees, among, long)
+        if self.large:
+            most = _next_size(limits.step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
+            for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
+                if limits.step_tokens > MIXED_ROWS[-1]:
+                    yield Bucket("mixed", rows, self.large, long=self.most_long)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
@@ -218,9 +244,25 @@ class Buckets:
         return list(groups)
 
 
+def _has_room(items: Sequence[Item], most_long: int) -> bool:
+    """Whether a mixed step with so many long slices has room for those of ``items``, and for the
+    checkpoints that they store."""
+    long = sum(item.rows > MAX_SHORT_ROWS for item in items)
+    return long <= most_long and sum(len(item.stores) for item in items) <= STORES
+
+
+def large_sequences(slots: int, slice_rows: int) -> int:
+    """The sequences of captured large steps of a model with so many slots and slices of
+    ``slice_rows`` rows; 0 = there are none."""
+    if slice_rows < LARGE_ROWS[-1]:
+        return 0
+    return _next_size(min(slots, LARGE_SEQUENCES[-1]), LARGE_SEQUENCES) or LARGE_SEQUENCES[-1]
+
+
 def wanted_captures(
     slots: int,
     step_tokens: int,
+    slice_rows: int,
     *,
     host: int = 0,
     chain: int = 0,
@@ -240,7 +282,8 @@ def wanted_captures(
         proposed_tree=tree,
         previews=previews,
     )
-    buckets = Buckets(drafted=usual_draft(host, chain, tree))
+    large = large_sequences(slots, slice_rows)
+    buckets = Buckets(drafted=usual_draft(host, chain, tree), large=large)
     kinds = [bucket.kind for bucket in buckets.likely(limits)]
     return 2 * len(kinds) - kinds.count("mixed")
 
@@ -261,8 +304,11 @@ def likely_lanes(slots: int) -> list[int]:
     return sorted({draft_lanes(count) or SEQUENCES[-1] for count in range(1, slots + 1)})
 
 
-def largest_step(slots: int) -> tuple[int, int]:
-    """The most rows, and rows of logits without drafts, of captured steps for so many slots."""
+def largest_step(slots: int, slice_rows: int) -> tuple[int, int]:
+    """The most rows, and rows of logits without drafts, of captured steps for so many slots and
+    slices of ``slice_rows`` rows."""
+    if large := large_sequences(slots, slice_rows):
+        return LARGE_ROWS[-1], 1 + large
     sequences = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
     return MIXED_ROWS[-1], 1 + (sequences or MIXED_SEQUENCES[-1])
 

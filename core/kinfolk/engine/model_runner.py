@@ -137,7 +137,8 @@ class ModelRunner:
         if loaded.graphs:
             self.uncapturable_ops = uncapturable_ops(loaded)
             if not self.uncapturable_ops:
-                self._buckets = Buckets.of(self.state, self._max_sequences, loaded.usual_draft)
+                sizes = (self._max_sequences, loaded.usual_draft, loaded.slice_rows)
+                self._buckets = Buckets.of(self.state, *sizes)
                 self.executor = GraphExecutor(eager, capture_for(loaded.device), self._buckets)
         if self._scorer is not None and self._scorer.nbytes:
             with self._on_device(), torch.inference_mode():

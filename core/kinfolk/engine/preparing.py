@@ -143,14 +143,14 @@ def prepare_model(
     if form == "blocks" and is_host:
         _warn_of_blocks(settings.weights, partial(nbytes, weight_plan, file.inventory), usable)
     step_tokens, layers = longest_step(settings.step_tokens, slice_rows), len(plan.layers)
-    captures = most_captures(usable, layers, _wanted_captures(settings, step_tokens, drafters))
+    captures, largest = _captures(settings, usable, layers, step_tokens, slice_rows, drafters)
     features, drafts = _draft_sizes(drafters, config, wanted.slots)
     parted = partial(
         plan_memory,
         usable=usable,
         drafter=0 if drafter is None else nbytes(drafter.plan.weights, drafter.file.inventory),
         work=work_bytes(both, step_tokens, LOGIT_ROWS, features, drafts),
-        graphs=graph_bytes(both, layers, captures, *largest_step(settings.slots), features, drafts),
+        graphs=graph_bytes(both, layers, captures, *largest, features, drafts),
         is_host=is_host,
         plan=plan,
         model_context=config.context,
@@ -307,14 +307,26 @@ def _draft_sizes(drafters: PreparedDrafters, config: Any, slots: int) -> tuple[i
     return drafter.plan.feature_width(config.width), draft_bytes(config.vocabulary, rows)
 
 
-def _wanted_captures(settings: Settings, step_tokens: int, drafters: PreparedDrafters) -> int:
+def _captures(
+    settings: Settings,
+    usable: int,
+    layers: int,
+    step_tokens: int,
+    slice_rows: int,
+    drafters: PreparedDrafters,
+) -> tuple[int, tuple[int, int]]:
+    """How many captured steps are kept, and the rows and rows of logits of the largest."""
     drafter = drafters.with_weights
-    chain, tree = (0, 0) if drafter is None else (drafter.chain, drafter.tree)
-    host = drafters.host_rows
-    previews = settings.kvflash != "off" and settings.kvflash_policy in ("qk", "oracle")
-    return wanted_captures(
-        settings.slots, step_tokens, host=host, chain=chain, tree=tree, previews=previews
+    wanted = wanted_captures(
+        settings.slots,
+        step_tokens,
+        slice_rows,
+        host=drafters.host_rows,
+        chain=0 if drafter is None else drafter.chain,
+        tree=0 if drafter is None else drafter.tree,
+        previews=settings.kvflash != "off" and settings.kvflash_policy in ("qk", "oracle"),
     )
+    return most_captures(usable, layers, wanted), largest_step(settings.slots, slice_rows)
 
 
 def _place(settings: Settings, there: int) -> tuple[torch.device, torch.dtype, int]:

@@ -9,7 +9,7 @@ leave the registers. The matrix unit reads x from shared memory, once for all wa
 The pairs of a matrix, in tiles, are divided into equal parts, one for each program. If several
 programs share a tile, the last of them to end adds their sums, in order.
 
-The columns of a pair are in the order of ``half_columns``, in x and in the unpacked weights.
+The columns of a pair are in the order of ``half_places``, in x and in the unpacked weights.
 """
 
 # mypy: ignore-errors
@@ -24,24 +24,6 @@ from kinfolk_kernels.linear.f16_weights import halves_of, high_codes_of, pair_fa
 from kinfolk_kernels.linear.int8_dots import Q4_0, Q5_0, Q5_K, Q6_K, Q8_0
 from kinfolk_kernels.linear.segments import FREE, NONE
 from kinfolk_kernels.plane_words import load
-
-
-@triton.jit
-def half_columns(pair, place, K: tl.constexpr):
-    """The column of a matrix for each ``place`` 0..127 of a pair of groups; K or more if there is
-    none.
-
-    A place is 32 i + 16 h + 8 p + 2 c + e: byte p + 2 e of a lane's word i, in its low (h = 0) or
-    high nibbles. Lane c has words 2 i and 2 i + 1 of the first group if c is 0 or 1, and of the
-    second if it is 2 or 3; words c and c + 4 of a last group without a partner.
-    """
-    i, h, c = place // 32, place // 16 % 2, place // 2 % 4
-    byte = place // 8 % 2 + place % 2 * 2
-    column = pair * 128 + c // 2 * 64 + (2 * i + c % 2) * 4 + h * 32 + byte
-    if K % 128 != 0:
-        alone = pair * 128 + (4 * i + c) * 4 + h * 32 + byte
-        column = tl.where(2 * pair + 1 < K // 64, column, tl.where(i < 2, alone, K))
-    return column
 
 
 @triton.jit

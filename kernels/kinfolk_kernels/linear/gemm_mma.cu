@@ -1,6 +1,6 @@
-// Packed matrices times up to 128 float16 rows on tensor cores, for sm_90.
+// Packed matrices times float16 rows on tensor cores, for sm_90, in parts of up to 128 rows.
 //
-// A warp multiplies 32 rows of a matrix with all rows of x, a pair of groups (128 columns) at a time.
+// A warp multiplies 32 rows of a matrix with all rows of a part of x, a pair of groups (128 columns) at a time.
 // ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other pairs of the same rows;
 // their sums are added in shared memory. Each warp copies its own weights to shared memory, some pairs
 // ahead, and waits for no other warp. x is copied by one thread, for all warps. A lane's word of four

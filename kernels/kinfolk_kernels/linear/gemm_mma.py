@@ -1,4 +1,4 @@
-"""Matrices times up to 128 float16 rows on the tensor cores of sm_90.
+"""Matrices times float16 rows on the tensor cores of sm_90, in parts of up to 128 rows.
 
 The kernel is CUDA C++: a warp copies its own weights, and multiplies what it has unpacked in
 registers, alone or, with more than 32 rows, together with three others. In Triton (``gemm_f16``),
@@ -70,6 +70,8 @@ class _Work(ctypes.Structure):
         ("factor", ctypes.c_void_p),
         ("part", ctypes.c_void_p),
         ("done", ctypes.c_void_p),
+        ("x_bytes", ctypes.c_uint64),
+        ("first_row", ctypes.c_int),
         ("rows", ctypes.c_int),
         ("share", ctypes.c_int),
         ("span", ctypes.c_int),
@@ -83,9 +85,8 @@ def gemm_mma(
     outs: Sequence[torch.Tensor],
     tile: MmaTile | None = None,
 ) -> CudaLaunch:
-    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 128, for up to four matrices of K
-    columns. ``x`` is of one part."""
-    tile = tile or tile_for(matrices, x.tiles)
+    """The launch that computes outs[i] [M, N_i] = x W_i^T for up to four matrices of K columns."""
+    tile = tile or tile_for(matrices, x.tiles, x.parts)
     weight_bytes = _weight_bytes(matrices, tile, x)
     defines = {
         "WARPGROUPS": int(x.warpgroups),
@@ -101,7 +102,8 @@ def gemm_mma(
         x.tiles,
         defines,
         _other_bytes(tile, x) + tile.warps * weight_bytes,
-        parts=2 if x.warpgroups else 1,
+        sums=2 if x.warpgroups else 1,
+        parts=x.parts,
     )
 
 
@@ -114,12 +116,13 @@ def launch_of(
     row_tiles: int,
     defines: dict[str, int],
     shared: int,
+    sums: int = 1,
     parts: int = 1,
 ) -> CudaLaunch:
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
-    ``x``: rows, ``row_tiles`` tiles of eight, and their factors or scales; ``parts``: of sums that
-    a program may leave; ``defines``: the macros that only this kernel has.
+    ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
+    ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has.
     """
     rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
@@ -133,10 +136,13 @@ def launch_of(
     unused = MAX_MATRICES - len(order)
     formats += [NOTHING] * unused
     described += [_Matrix(end=end) for _ in range(unused)]
-    sums = end * parts * ROWS_OF_WARP * tile.row_warps * 8 * row_tiles
-    part = torch.empty(sums, device=device)
-    done = counters(device, end * tile.row_warps)
-    work = _Work(*map(_address, (*x, part, done)), rows, tile.share, tile.span, THOUSAND)
+    programs = parts * end
+    left = programs * sums * ROWS_OF_WARP * tile.row_warps * 8 * row_tiles
+    part = torch.empty(left, device=device)
+    done = counters(device, programs * tile.row_warps)
+    x_bytes = x[0].numel() * x[0].element_size() // parts
+    shares = (x_bytes, 0, rows, tile.share, tile.span, THOUSAND)
+    work = _Work(*map(_address, (*x, part, done)), *shares)
     macros = {
         "ROW_TILES": row_tiles,
         "ROW_WARPS": tile.row_warps,
@@ -148,7 +154,7 @@ def launch_of(
     }
     return CudaLaunch(
         CudaSource.make(source, source.stem, macros),
-        end,
+        programs,
         32 * tile.warps,
         shared,
         (*described, work),
@@ -157,21 +163,28 @@ def launch_of(
     )
 
 
-def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaTile:
-    """The tile for the shapes of the matrices and for ``row_tiles`` tiles of eight rows of x."""
+def tile_for(matrices: Sequence[Planes], row_tiles: int, parts: int = 1) -> MmaTile:
+    """The tile for the shapes of the matrices and for ``parts`` parts of ``row_tiles`` tiles of
+    eight rows of x."""
     row_warps, column_warps = 8, 1
     if row_tiles <= 2:
         row_warps, column_warps = 4, 4
     elif row_tiles <= WARP_ROW_TILES[-1]:
         row_warps, column_warps = 6, 2
-    return tile_of(matrices, row_warps, column_warps, PAIR_COLUMNS, LEAST_PAIRS)
+    return tile_of(matrices, row_warps, column_warps, PAIR_COLUMNS, LEAST_PAIRS, parts)
 
 
 def tile_of(
-    matrices: Sequence[Planes], row_warps: int, column_warps: int, width: int, least: int
+    matrices: Sequence[Planes],
+    row_warps: int,
+    column_warps: int,
+    width: int,
+    least: int,
+    parts: int = 1,
 ) -> MmaTile:
     """The tile of so many warps, whose shares have units of ``width`` columns, at least ``least``
-    of them if a tile has as many."""
+    of them if a tile has as many. Each of the ``parts`` of x has its share of the device."""
+    most = MULTIPROCESSORS // parts
     units = -(-matrices[0].columns // width)
     tiles = [tiles_of(planes, row_warps) for planes in matrices]
 
@@ -179,13 +192,13 @@ def tile_of(
         """The next multiple of the units that a program processes at a time."""
         return -(-count // column_warps) * column_warps
 
-    share = rounds(max(min(least, units), sum(tiles) * units // MULTIPROCESSORS))
-    while sum(-(-count * units // share) for count in tiles) > MULTIPROCESSORS:
+    share = rounds(max(min(least, units), sum(tiles) * units // most))
+    while sum(-(-count * units // share) for count in tiles) > most:
         share += column_warps
-    parts, span = -(-units // share), units
-    if parts * sum(tiles) <= MULTIPROCESSORS:
-        # A program works on one tile only: tiles are divided into parts of nearly equal length.
-        share = rounds(-(-units // parts))
+    pieces, span = -(-units // share), units
+    if pieces * sum(tiles) <= most:
+        # A program works on one tile only: tiles are divided into pieces of nearly equal length.
+        share = rounds(-(-units // pieces))
         span = -(-units // share) * share
     return MmaTile(share, span, row_warps, column_warps)
 

@@ -22,14 +22,15 @@ struct Matrix {
   int rows, end;  // end: of its programs
 };
 
-// thousand: the bits of float16 1024, twice. As a constant of the code, the assembler would move it to a
-// register anew for every use.
+// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. thousand: the bits of float16
+// 1024, twice. As a constant of the code, the assembler would move it to a register anew for every use.
 struct Work {
   const char *x;
   const float *factor;
   float *part;
   int *done;
-  int rows, share, span;
+  u64 x_bytes;
+  int first_row, rows, share, span;
   u32 thousand;
 };
 
@@ -253,7 +254,7 @@ DEVICE void write_tile(const float *first, const float *second, int x_tile, cons
     const float factor = y_factor<FORMAT>(work, row);
     __align__(16) Y v[4] = {as_y(first[e] * factor), as_y(first[2 + e] * factor),
                             as_y(second[e] * factor), as_y(second[2 + e] * factor)};
-    Y *to = (Y *)m.y + (u64)row * m.rows + n;
+    Y *to = (Y *)m.y + (u64)(work.first_row + row) * m.rows + n;
     if (m.rows % 4 == 0) {
       if (sizeof(Y) == 2) *(uint2 *)to = *(uint2 *)v;
       else *(uint4 *)to = *(uint4 *)v;

@@ -5,12 +5,23 @@ template <int FORMAT> DEVICE void segment_of(const Matrix &m, Work work, int beg
   segment<FORMAT>(m, work, program - begin, memory);
 }
 
-// Up to four matrices; done is zero for each warp of rows of each program before and after.
+// Makes the rows of x those of a part of them. Returns the program's number among those of the part.
+DEVICE int take_part_of_x(Work &work, int program, int programs) {
+  const int number = program / programs;
+  work.first_row = number * X_ROWS;
+  work.x += number * work.x_bytes, work.factor += work.first_row, work.rows -= work.first_row;
+  work.part += (u64)number * programs * PARTS * (TILE * X_ROWS), work.done += number * programs * ROW_WARPS;
+  return program - number * programs;
+}
+
+// Up to four matrices; done is zero for each warp of rows of each program before and after. Each part of
+// X_ROWS rows of x has as many programs, which share its work alike: so a row has the same sums in all
+// parts, and the programs that read the same weights run at the same time.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 KERNEL(Matrix m0, Matrix m1, Matrix m2, Matrix m3, Work work) {
   extern __shared__ __align__(128) char memory[];
   // A program waits for those behind it, so the device must start these first.
-  const int program = gridDim.x - 1 - blockIdx.x;
+  const int program = take_part_of_x(work, gridDim.x - 1 - blockIdx.x, m3.end);
   // Matrices of one format share code.
 #if F1 == F0
   if (program < m1.end) return segment_of<F0>(program < m0.end ? m0 : m1, work, program < m0.end ? 0 : m0.end, program, memory);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,10 @@ from kinfolk_kernels.linear.prepare_kernel import f16_kernel, int8_kernel
 F16_TILE = 8192
 """Numbers that a program converts to float16 at a time; a row that is not longer is read once."""
 
+APART = 192
+"""Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
+then reads the whole row for its factor."""
+
 INT8_TILE = 512
 """The same for int8: four numbers in each lane."""
 
@@ -24,7 +27,7 @@ WARPGROUP_ROW_TILES = (8, 12, 16)
 """The same, by four warps together: for more rows than warps alone multiply."""
 
 MAX_PART_ROWS = 8 * WARPGROUP_ROW_TILES[-1]
-"""Most rows of a launch."""
+"""Most rows of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class MmaRows:
 
     ``numbers`` float16 [parts, P, 4, T, 256]: part of up to 8 T rows, pair of groups of columns,
     word, tile of eight rows, and its numbers for two steps of 16 columns, which are places
-    32 word + 16 h + 8 p + 2 c + e of ``half_columns``. They stand in the order [row, c, h, p, e]:
+    32 word + 16 h + 8 p + 2 c + e of ``half_places``. They stand in the order [row, c, h, p, e]:
     those of a lane side by side. With ``warpgroups`` the order is [h, p, row, c, e]: blocks of
     eight rows and eight columns. A row is its numbers times its ``factor``, float32 [R]. Rows
     beyond R are uninitialised.
@@ -69,11 +72,9 @@ class MmaRows:
     def warpgroups(self) -> bool:
         return self.tiles > WARP_ROW_TILES[-1]
 
-    def parts(self) -> Iterator[tuple[slice, MmaRows]]:
-        """The rows of each launch, and which they are of all rows."""
-        for number, numbers in enumerate(self.numbers.split(1)):
-            rows = slice(number * 8 * self.tiles, (number + 1) * 8 * self.tiles)
-            yield rows, MmaRows(numbers, self.factor[rows])
+    @property
+    def parts(self) -> int:
+        return int(self.numbers.shape[0])
 
     @staticmethod
     def make(rows: int, width: int, device: torch.device) -> MmaRows:
@@ -107,12 +108,15 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
 def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
     """The launch that converts x [M, K] to float16; any row stride, K a multiple of 64."""
     rows, room = x.shape[0], -(-x.shape[1] // 128) * 128
+    columns = min(F16_TILE, 1 << (room - 1).bit_length())
+    tiles = -(-room // columns)
+    own = 1 if rows * tiles <= APART else tiles
     return Launch(
         f16_kernel,
-        (rows, -(-room // F16_TILE)),
+        (rows, tiles // own),
         {
             "x_ptr": x,
-            "numbers_ptr": out.numbers,
+            "numbers_ptr": out.numbers.view(torch.int32),
             "factor_ptr": out.factor,
             "x_row": x.stride(0),
         },
@@ -120,7 +124,8 @@ def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
             "K": x.shape[1],
             "TILES": out.tiles if isinstance(out, MmaRows) else 0,
             "WARPGROUPS": isinstance(out, MmaRows) and out.warpgroups,
-            "COLUMNS": min(F16_TILE, 1 << (room - 1).bit_length()),
+            "COLUMNS": columns,
+            "OWN": own,
         },
         warps=8,
     )

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.linear.gemm_f16_kernel import half_columns
 from kinfolk_kernels.row_outputs import columns_of, store_groups
 
 
@@ -46,6 +45,42 @@ def _power_of_two(amax):
 
 
 @triton.jit
+def half_places(eight, c2, K: tl.constexpr):
+    """Where the numbers of eight neighbouring columns stand in their pair of groups: the word ``i``
+    of a lane, its nibble ``h``, and lane ``c`` of four.
+
+    ``eight`` counts eights of columns from the first on, ``c2`` their halves. The place of a number
+    is 32 i + 16 h + 8 p + 2 c + e: byte p + 2 e of the lane's word i, in its low (h = 0) or high
+    nibbles. Lane c has words 2 i and 2 i + 1 of the first group if c is 0 or 1, and of the second
+    if it is 2 or 3; words c and c + 4 of a last group without a partner.
+    """
+    group, h, w = eight // 8 % 2, eight // 4 % 2, eight % 4
+    i, c = w, 2 * group + c2
+    if K % 128 != 0:
+        paired = eight // 16 < K // 128
+        i = tl.where(paired, i, w // 2 + 2 * group)
+        c = tl.where(paired, c, w % 2 * 2 + c2)
+    return i, h, c
+
+
+@triton.jit
+def _eights(x_ptr, first, K: tl.constexpr, COLUMNS: tl.constexpr):
+    """COLUMNS numbers of a row from column ``first`` on, [COLUMNS / 8, 8]; zero where there is no
+    column."""
+    eight = tl.arange(0, COLUMNS // 8)[:, None] * 8
+    column = first + eight + tl.arange(0, 8)[None, :]
+    return tl.load(x_ptr + column, mask=column < K, other=0.0)
+
+
+@triton.jit
+def _words(x, COLUMNS: tl.constexpr):
+    """Float16 bits [COLUMNS / 8, 4], of columns 2 e of a half c2 in the order 2 c2 + e, as words
+    [COLUMNS / 8, 2] of both e."""
+    low, high = tl.split(tl.reshape(x.to(tl.int16, bitcast=True), [COLUMNS // 8, 2, 2]))
+    return (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
+
+
+@triton.jit
 def f16_kernel(
     x_ptr,
     numbers_ptr,
@@ -55,33 +90,41 @@ def f16_kernel(
     TILES: tl.constexpr,
     WARPGROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OWN: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, K / COLUMNS): a row divided by a power of two, as float16, in the order of
-    ``half_columns``, zero where there is no column. Rows follow each other or, with TILES, stand in
-    the order of ``MmaRows``: in parts of as many tiles of eight, with or without WARPGROUPS."""
+    """Grid (rows, K / COLUMNS / OWN): a row divided by a power of two, as float16, in the order of
+    ``half_places``, zero where there is no column. Rows follow each other or, with TILES, stand in
+    the order of ``MmaRows``: in parts of as many tiles of eight, with or without WARPGROUPS.
+    ``numbers``: two of them a word."""
     start_dependents(PDL)
     WIDTH: tl.constexpr = (K + 127) // 128 * 128
     PARTS: tl.constexpr = (K + COLUMNS - 1) // COLUMNS
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, own = tl.program_id(0).to(tl.int64), tl.program_id(1) * OWN
     wait_for_producers(PDL)
-    largest = tl.zeros([COLUMNS], tl.float32)
+    largest = tl.zeros([COLUMNS // 8, 8], tl.float32)
     for i in tl.static_range(PARTS):
-        column = i * COLUMNS + tl.arange(0, COLUMNS)
-        x = tl.load(x_ptr + row * x_row + column, mask=column < K, other=0.0)
+        x = _eights(x_ptr + row * x_row, i * COLUMNS, K, COLUMNS)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
-    factor, inverse = _power_of_two(tl.max(largest, 0))
-    tl.store(factor_ptr + row, inverse, mask=part == 0)
-    at = part * COLUMNS + tl.arange(0, COLUMNS)
-    column = half_columns(at // 128, at % 128, K)
-    x = tl.load(x_ptr + row * x_row + column, mask=column < K, other=0.0).to(tl.float32)
-    place = row * WIDTH + at
-    if TILES:
-        # Of a place of a pair: word, nibble, half, lane's columns and which of the two.
-        word, h, p, c, e = at % 128 // 32, at // 16 % 2, at // 8 % 2, at // 2 % 4, at % 2
-        part_of_rows = row // (8 * TILES)
-        tile = ((part_of_rows * (WIDTH // 128) + at // 128) * 4 + word) * TILES + row // 8 % TILES
-        lane = row % 8 * 4 + c
-        inside = ((2 * h + p) * 32 + lane) * 2 if WARPGROUPS else lane * 8 + (2 * h + p) * 2
-        place = tile * 256 + inside + e
-    tl.store(numbers_ptr + place, (x * factor).to(tl.float16), mask=at < WIDTH)
+    factor, inverse = _power_of_two(tl.max(tl.max(largest, 1), 0))
+    tl.store(factor_ptr + row, inverse, mask=own == 0)
+    for part in tl.static_range(OWN):
+        first = (own + part) * COLUMNS
+        if PARTS > 1:
+            x = _eights(x_ptr + row * x_row, first, K, COLUMNS)
+        halves = (x.to(tl.float32) * factor).to(tl.float16)
+        even, odd = tl.split(tl.reshape(halves, [COLUMNS // 8, 4, 2]))
+        eight = first // 8 + tl.arange(0, COLUMNS // 8)[:, None]
+        i, h, c = half_places(eight, tl.arange(0, 2)[None, :], K)
+        if TILES:
+            tile = (row // (8 * TILES) * (WIDTH // 128) + eight // 16) * 4 + i
+            lane = row % 8 * 4 + c
+            place = (tile * TILES + row // 8 % TILES) * 128
+            place += h * 64 + lane if WARPGROUPS else lane * 4 + h * 2
+            step = 32 if WARPGROUPS else 1
+        else:
+            place = row * (WIDTH // 2) + eight // 16 * 64 + i * 16 + h * 8 + c
+            step = 4
+        live = eight * 8 < WIDTH
+        tl.store(numbers_ptr + place, _words(even, COLUMNS), mask=live)
+        tl.store(numbers_ptr + place + step, _words(odd, COLUMNS), mask=live)

@@ -131,9 +131,9 @@ def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor
         for part, results in _launches(pairs):
             gemm_f16(part, f16, results, asm=not INTERPRETED).run()
         return
-    for rows, operand in mma_rows(x).parts():
-        for part, results in _launches(pairs):
-            gemm_mma(part, operand, [result[rows] for result in results]).run()
+    operand = mma_rows(x)
+    for part, results in _launches(pairs):
+        gemm_mma(part, operand, results).run()
 
 
 def _takes_int8(planes: Planes, rows: int) -> bool:
