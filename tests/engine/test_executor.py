@@ -140,7 +140,7 @@ def test_large_mixtures_of_a_model_with_long_slices(model, text):
     slices = [(x, ItemKind.PREFILL, tokens, None) for x in (second, third)]
     pair.run([(first, ItemKind.DECODE, (pending[first],), None), *slices])
     executor = pair.sides[0].runner.executor
-    assert Bucket("mixed", 768, 8, long=7) in executor.buckets
+    assert Bucket("mixed", 768, 8, long=7, stores=False) in executor.buckets
     assert executor.counters.eager_steps == 0
 
 
@@ -326,7 +326,8 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
     long = replace(slice, tokens=(1,) * 600)
     assert Buckets().smallest([long]) is None
-    assert Buckets(large=8).smallest([long]) == Bucket("mixed", 768, 8, long=7)
+    assert Buckets(large=8).smallest([long]) == Bucket("mixed", 768, 8, long=7, stores=False)
+    assert Buckets(large=8).smallest([long, stored]) == Bucket("mixed", 768, 8, long=7)
     assert Buckets(large=8).smallest([long, draft]) is None
     assert Buckets(large=8).smallest([long, *[decode] * 8]) is None
 

@@ -318,4 +318,4 @@ def test_a_small_device_keeps_fewer_captured_steps():
     counts = [most_captures(gib * 2**30, 64, 61) for gib in (1, 24, 48, 141)]
     assert counts == [FEWEST_CAPTURES, FEWEST_CAPTURES, 17, 50]
     assert wanted_captures(64, 4096, 2048) == 61
-    assert wanted_captures(64, 6144, 4096) == 67
+    assert wanted_captures(64, 6144, 4096) == 73

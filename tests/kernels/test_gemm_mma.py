@@ -148,14 +148,24 @@ def test_more_rows_than_a_part_has_are_multiplied_in_parts(rows, parts, tiles):
 
 @pytest.mark.parametrize(
     ("rows", "count", "dequantised"),
-    [(128, 8, False), (129, 8, True), (300, 127, True), (300, 128, False), (513, 4096, True)],
+    [
+        (64, 8, False),
+        (65, 63, True),
+        (65, 64, False),
+        (129, 127, True),
+        (300, 191, True),
+        (300, 192, False),
+        (512, 192, False),
+        (513, 4096, True),
+    ],
 )
 def test_many_rows_of_small_matrices_are_multiplied_after_dequantising(
     monkeypatch, rows, count, dequantised
 ):
-    """With parts that read the weights of 64 rows of the matrix for nothing."""
+    """With limits at 64, 128 and 192 rows of the matrix."""
     monkeypatch.setattr(backend, "unavailable", lambda device: "")
-    monkeypatch.setattr(backend, "WEIGHTS_OF_PART", 64 * 64)
+    limits = tuple(64 * count for count in (64, 128, 192, 192))
+    monkeypatch.setattr(backend, "LEAST_WEIGHTS", limits)
     asked = []
 
     def large(matrices, x, *, asm):

@@ -42,13 +42,15 @@ MAX_HOST_SEQUENCES = 4
 a step has so many rows that drafts seldom pay."""
 
 STORES = 8
-"""Checkpoints that a mixed step may store."""
+"""Checkpoints that a mixed step may store. Large steps have captures without any, too: kernels that
+may store them take a twentieth of such a step more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """A fixed size of steps. ``width`` is the most rows of a drafted sequence, 1 = no drafts;
-    ``drafted`` the drafted rows, ``long`` the slices of more than ``MAX_SHORT_ROWS`` rows."""
+    ``drafted`` the drafted rows, ``long`` the slices of more than ``MAX_SHORT_ROWS`` rows;
+    ``stores``: whether a mixed step may store checkpoints."""
 
     kind: Literal["decode", "verify", "mixed"]
     rows: int
@@ -57,10 +59,12 @@ class Bucket:
     trees: bool = False
     drafted: int = 0
     long: int = 0
+    stores: bool = True
 
     def __str__(self) -> str:
-        drafts = f", {self.drafted} drafted" if self.kind == "mixed" and self.drafted else ""
-        return f"{self.kind}: {self.rows} rows, {self.sequences} sequences{drafts}"
+        more = f", {self.drafted} drafted" if self.kind == "mixed" and self.drafted else ""
+        more += "" if self.stores else ", no checkpoints"
+        return f"{self.kind}: {self.rows} rows, {self.sequences} sequences{more}"
 
     @property
     def traits(self) -> LaunchTraits:
@@ -89,7 +93,7 @@ class Bucket:
             sequences,
             sampled=sequences,
             logits=sequences + self.drafted,
-            stores=STORES,
+            stores=STORES if self.stores else 0,
             slices=min(self.sequences, self.rows // 2),
             short=sequences,
             long=self.long,
@@ -170,7 +174,8 @@ class Buckets:
         bucket_rows = _next_size(rows, LARGE_ROWS)
         if bucket_rows is None or len(items) > self.large or not _has_room(items, self.most_long):
             return None
-        return Bucket("mixed", bucket_rows, self.large, long=self.most_long)
+        stores = any(item.stores for item in items)
+        return Bucket("mixed", bucket_rows, self.large, long=self.most_long, stores=stores)
 
     def likely(self, limits: SchedulerLimits) -> Iterator[Bucket]:
         """The buckets of steps with up to ``limits.slots`` sequences and up to
@@ -225,11 +230,11 @@ class Buckets:
                 for among in dict.fromkeys(min(n, rows) for n in used):
                     for n in sizes:
                         yield Bucket("mixed", rows, n, width, trees, among, long)
-        if self.large:
+        if self.large and limits.step_tokens > MIXED_ROWS[-1]:
             most = _next_size(limits.step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
-            for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
-                if limits.step_tokens > MIXED_ROWS[-1]:
-                    yield Bucket("mixed", rows, self.large, long=self.most_long)
+            for stores in (False, True):
+                for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
+                    yield Bucket("mixed", rows, self.large, long=self.most_long, stores=stores)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own

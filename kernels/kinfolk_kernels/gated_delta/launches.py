@@ -24,9 +24,9 @@ PRECISION = "tf32x3"
 """Three tf32 products: one would lose three digits of a state that accumulates over the text."""
 
 
-MOST_CHUNKS = 64
-"""Most chunks that are prepared by a launch. Pairs for each take 2.6 MB for 16 key heads and 48
-value heads."""
+MOST_CHUNKS = 80
+"""Most chunks that are prepared by a launch: those of a slice of 4096 rows and of some others.
+Pairs for each take 2.6 MB for 16 key heads and 48 value heads."""
 
 MOST_SHORT = 32
 """Most programs of a head for chunks that slices do not fill; others process several."""

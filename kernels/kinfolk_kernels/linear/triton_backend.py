@@ -2,9 +2,9 @@
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
 float16: one row is multiplied by dot products, more rows on tensor cores, in Triton or in CUDA C++.
-Up to 64 rows, on sm_90 up to 128 or, of large matrices, up to 512, are multiplied as float16 on
-tensor cores, on sm_90 by a kernel in CUDA C++. For more rows, slices of the matrix are dequantised
-and multiplied by cuBLAS.
+Up to 64 rows, on sm_90 and of large matrices up to 512, are multiplied as float16 on tensor cores,
+on sm_90 by a kernel in CUDA C++. For more rows, slices of the matrix are dequantised and multiplied
+by cuBLAS.
 The order of sums depends on shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
@@ -38,10 +38,10 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 MAX_MMA_ROWS = 512
 """Most rows that ``gemm_mma`` multiplies, in parts of 128."""
 
-WEIGHTS_OF_PART = 24 << 20
-"""Weights that a launch must have for each part but the first. Every part reads them again, and its
-launch takes 12 us besides; with fewer weights it is faster to dequantise them once. Counted from
-launches of 31 to 178 M weights (``benchmarks/NOTES.md``)."""
+LEAST_WEIGHTS = (6 << 20, 24 << 20, 28 << 20, 28 << 20)
+"""Weights that a launch of ``gemm_mma`` must have, by the parts of more than 64 rows. With fewer it
+is faster to dequantise them: a program has little to multiply between its begin and the exchange of
+sums. Measured with 1 to 178 M weights (``benchmarks/NOTES.md``)."""
 
 ROWS_BY_COPIES: Mapping[str, range] = dict.fromkeys(("Q4_K", "Q5_K", "Q6_K"), range(9, 17))
 """The numbers of int8 rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on sm_90, by the
@@ -120,9 +120,10 @@ def _dequantised(matrices: Sequence[Planes], rows: int, device: torch.device) ->
     """Whether matrices become numbers in memory before they are multiplied."""
     if unavailable(device):
         return rows > MAX_F16_ROWS
+    if not MAX_F16_ROWS < rows <= MAX_MMA_ROWS:
+        return rows > MAX_MMA_ROWS
     weights = sum(planes.rows * planes.columns for planes in matrices)
-    parts = -(-rows // MAX_PART_ROWS)
-    return rows > MAX_MMA_ROWS or weights < (parts - 1) * WEIGHTS_OF_PART
+    return weights < LEAST_WEIGHTS[(rows - 1) // MAX_PART_ROWS]
 
 
 def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor) -> None:
