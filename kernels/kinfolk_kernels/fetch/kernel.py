@@ -85,11 +85,10 @@ def fetch_kernel(
     programs, first = tl.num_programs(0), tl.program_id(0) == 0
     if PDL:
         # Since the step before, the weights of all layers have passed through the cache.
-        if first:
-            own = tl.minimum(e, E - 1)
-            fetch_ahead(bay_ptr + own)
-            fetch_ahead(score_ptr + own)
-            fetch_ahead(uses_ptr + own)
+        own = tl.minimum(e, E - 1)
+        fetch_ahead(bay_ptr + own)
+        fetch_ahead(score_ptr + own)
+        fetch_ahead(uses_ptr + own)
     wait_for_producers(PDL)
     # The number of rows may be any, and times TOP_K more than 32 bits hold.
     real = tl.minimum(pairs, tl.load(rows_ptr)) * TOP_K

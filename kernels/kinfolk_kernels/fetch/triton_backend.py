@@ -23,8 +23,8 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 MAX_FETCHED_EXPERTS = 1024
 
 FETCH_PROGRAMS = 128
-"""Sixteen keep the link busy. With so many, each has a piece of a record of 2 MiB, so that all of it
-is asked for at once."""
+"""Sixteen keep the link busy. With so many, each has one piece of a record of 2 MiB, which is then
+asked for at once."""
 
 PIECE_WORDS = 4096
 """Words of a record that a program copies at a time: 16 KiB."""
