@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-FEW_PAIRS = tl.constexpr(16)
+UNROLLED_PAIRS = tl.constexpr(16)
 """Up to so many pairs each thread compares all of them with its experts. That needs no exchange
 between threads, which takes longer for one row than comparing does."""
 
@@ -21,7 +21,7 @@ COUNTED_PAIRS = 2048
 def pairs_at_once(pairs: int) -> int:
     """How many of ``pairs`` a program counts at a time."""
     most = int(triton.next_power_of_2(max(1, pairs)))
-    return most if most <= FEW_PAIRS.value else min(COUNTED_PAIRS, max(FEWEST_BINS, most))
+    return most if most <= UNROLLED_PAIRS.value else min(COUNTED_PAIRS, max(FEWEST_BINS, most))
 
 
 def bins(experts: int) -> int:
@@ -34,7 +34,7 @@ def uses_of(ids_ptr, pairs, real, SIZE: tl.constexpr, PAIRS: tl.constexpr):
     """int32 [SIZE]: how many of the first ``real`` of ``pairs`` ids are each expert. The loads do
     not wait for ``real``."""
     count = tl.zeros([SIZE], tl.int32)
-    if PAIRS <= FEW_PAIRS:
+    if PAIRS <= UNROLLED_PAIRS:
         e = tl.arange(0, SIZE)
         for q in tl.static_range(PAIRS):
             expert = tl.load(ids_ptr + q, mask=q < pairs, other=SIZE).to(tl.int32)

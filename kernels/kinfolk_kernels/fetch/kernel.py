@@ -13,7 +13,7 @@ from kinfolk_kernels.fetch import op
 
 HIT, FETCHED = tl.constexpr(op.HIT), tl.constexpr(op.FETCHED)
 
-NONE = tl.constexpr(2**63 - 1)
+LAST = tl.constexpr(2**63 - 1)
 """The key of what is no candidate: behind all others."""
 
 PLACE_BITS = tl.constexpr(11)
@@ -46,10 +46,10 @@ def _next(used, score, bay, owner, pinned, bays, SIZE: tl.constexpr):
     -1 leaves an empty bay. One reduction finds both: a round of exchanges between warps."""
     e = tl.arange(0, SIZE)
     rank = _ordered(score)
-    coming = tl.where(used & (bay >= bays), (~rank << 32) | e, NONE)
+    coming = tl.where(used & (bay >= bays), (~rank << 32) | e, LAST)
     place = ((e + 1) << PLACE_BITS) | bay
     may = (used == 0) & (bay >= pinned) & (bay < bays)
-    going = tl.where(may, (rank << (2 * PLACE_BITS)) | place, NONE)
+    going = tl.where(may, (rank << (2 * PLACE_BITS)) | place, LAST)
     # An expert and an empty bay may share an element: empty bays come first, then it is owned.
     empty = (owner < 0) & (e >= pinned) & (e < bays)
     going = tl.where(empty, EMPTY + e.to(tl.int64), going)
@@ -57,7 +57,7 @@ def _next(used, score, bay, owner, pinned, bays, SIZE: tl.constexpr):
     expert = (coming & 0x7FFFFFFF).to(tl.int32)
     leaving = ((going >> PLACE_BITS) & PLACE_MASK).to(tl.int32) - 1
     to = (going & PLACE_MASK).to(tl.int32)
-    return expert, leaving, to, (coming != NONE) & (going != NONE)
+    return expert, leaving, to, (coming != LAST) & (going != LAST)
 
 
 @triton.jit(do_not_specialize=["pairs", "bays", "pinned", "decay"])
