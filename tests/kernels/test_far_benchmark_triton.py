@@ -43,8 +43,8 @@ def test_every_question_gets_an_answer_beside_a_prediction(far):
 
 
 def test_fetch_alone_is_timed_for_each_way_to_divide_it(far):
-    found, lines = far("--fetch", "2x4096", "3x1024x4")
+    found, lines = far("--fetch", "2x4096", "3x1024x8")
     ways = {what.split(":")[0] for what in found if "fetch" in what}
-    assert ways == {"2x4096x8", "3x1024x4"}
-    assert {"3x1024x4: fetch of nothing", "3x1024x4: fetch of 2"} <= found.keys()
+    assert ways == {"2x4096x4", "3x1024x8"}
+    assert {"3x1024x8: fetch of nothing", "3x1024x8: fetch of 2"} <= found.keys()
     assert len(lines) == len(found)

@@ -10,7 +10,6 @@ from kinfolk_kernels.experts.bays import unreadable
 from kinfolk_kernels.experts.uses import bins, pairs_at_once
 from kinfolk_kernels.fetch.triton_backend import (
     FETCH_PROGRAMS,
-    FETCH_WARPS,
     MAX_FETCHED_EXPERTS,
     PIECE_WORDS,
     refuses_records,
@@ -83,5 +82,5 @@ def land_launch(arguments: LandArguments, ids: torch.Tensor) -> Launch:
             "PAIRS": pairs_at_once(ids.numel()),
             "WORDS": PIECE_WORDS,
         },
-        warps=FETCH_WARPS,
+        warps=8,
     )
