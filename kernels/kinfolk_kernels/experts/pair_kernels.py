@@ -222,7 +222,7 @@ def gate_up_kernel(
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
     if PADDED:
-        # Which ids are real is known when they are, then.
+        # A table of the step. The ids need not wait for it, then.
         real = early(rows_ptr)
     wait_for_producers(PDL)
     start_dependents(PDL)
