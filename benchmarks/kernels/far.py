@@ -1,6 +1,7 @@
 """Experts in page-locked host memory: how fast kernels read them there, and how fast they come.
 
     python benchmarks/kernels/far.py [--rows 1 4 16 64 2048] [--shape NAME] [--json FILE]
+    python benchmarks/kernels/far.py --fetch 128x4096 64x4096 ...     only fetch, as it is divided
     TRITON_INTERPRET=1 python benchmarks/kernels/far.py --tiny        to try the script, without GPU
 
 Every line has what was predicted beside the outcome. Rates count bytes of the link, in GB/s, and as
@@ -15,6 +16,10 @@ a share of one large copy in the same run. Five questions:
 5. Do huge pages make a difference?
 
 Below 0.7 of a copy, reading in place is worse than fetching first into spare bays.
+
+A step has a fetch in each of its layers, so a graph has 40, and its start adds little to one.
+``--fetch`` times 0, 1, 2 and 8 missed records of the eight experts that a row chose, for programs x
+words of a piece (x warps of a program).
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from timing import replay_seconds
 
 from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS, experts, supports
+from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
@@ -55,7 +61,7 @@ MAPPED = 2
 """cudaHostRegisterMapped."""
 
 PREDICTED = {
-    "fetch 1": 0.80,
+    "fetch 1": 0.84,
     "fetch": 0.91,
     "pairs": 0.75,
     "groups": 0.50,
@@ -68,8 +74,17 @@ PREDICTED = {
 R rows over that of one, and of the last two the rate over that of pinned memory of torch's
 allocator. The reasons are in NOTES.md."""
 
-IDLE_MICROSECONDS = 3.0
+IDLE_MICROSECONDS = 2.5
 """Predicted for a fetch that fetches nothing."""
+
+LAYERS = 40
+"""Fetches of a step."""
+
+MISSED = (1, 8, 64)
+"""Records that a fetch misses."""
+
+FEW_MISSED = (0, 1, 2, 8)
+"""The same for ``--fetch``, of the experts of one row."""
 
 
 @dataclass
@@ -78,6 +93,11 @@ class Report:
 
     copy: float = 1.0
     results: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def copied(self, nbytes: int, rate: float) -> None:
+        """Of one large copy, which all later rates are compared with."""
+        self.copy = rate
+        self.rate(f"one copy of {nbytes >> 20} MiB", nbytes, nbytes / rate, 1.0)
 
     def rate(
         self, what: str, nbytes: float, seconds: float, predicted: float, near: float = 0.0
@@ -234,30 +254,35 @@ def copy_rate(memory: torch.Tensor, device: str) -> float:
 
 
 def fetched(layer: Layer, missed: int, device: str) -> float:
-    """Seconds of a fetch of ``missed`` records. Two fetches take turns with the same bays, so that
-    both miss all that they ask for."""
-    count = layer.shape.experts
-    bays = max(1, missed)
+    """Seconds of a fetch of ``missed`` records of the experts that a row chose. Two choices take
+    turns with the same bays and share what is not missed, so that each misses the rest."""
+    count, chosen = layer.shape.experts, max(missed, layer.shape.top_k)
     state = FetchArguments(
-        torch.empty(bays, layer.record, dtype=torch.uint8, device=device),
+        torch.empty(chosen, layer.record, dtype=torch.uint8, device=device),
         layer.homes,
-        bays + torch.arange(count, device=device),
-        torch.full((bays,), -1, dtype=torch.int32, device=device),
+        chosen + torch.arange(count, device=device),
+        torch.full((chosen,), -1, dtype=torch.int32, device=device),
         torch.zeros(count, device=device),
         torch.zeros(count, dtype=torch.int64, device=device),
         torch.zeros(3, dtype=torch.int64, device=device),
         torch.full((1,), 1, dtype=torch.int32, device=device),
     )
-    # With nothing to miss, both ask for the one expert that the bay holds.
-    chosen = [torch.arange(bays, device=device)[None] + turn * missed for turn in range(2)]
+    kept = torch.arange(chosen - missed)
+    turns = [
+        torch.cat((kept, chosen - missed + turn * missed + torch.arange(missed)))[None].to(device)
+        for turn in range(2)
+    ]
 
     def both() -> None:
-        for ids in chosen:
+        for ids in turns:
             fetch(state, ids)
 
-    taken = seconds(both, device) / 2
+    both()
+    state.traffic.zero_()
+    pairs = LAYERS // 2 if device == "cuda" else 1
+    taken = seconds(lambda: [both() for _ in range(pairs)], device) / (2 * pairs)
     hits, came, stay = state.traffic.tolist()
-    if stay or (missed and hits):
+    if stay or came * (chosen - missed) != hits * missed:
         raise AssertionError(f"of {missed} records: {hits} near, {came} fetched, {stay} stay far")
     return taken
 
@@ -292,12 +317,51 @@ def products(
     return seconds(step, device), distinct
 
 
-def measure_fetch(layer: Layer, report: Report, device: str, title: str, factor: float) -> None:
+def measure_fetch(
+    layer: Layer, report: Report, device: str, title: str, factor: float, missed: Sequence[int]
+) -> None:
     most = layer.shape.experts // 2
-    for missed in sorted({1, min(8, most), min(64, most)}):
-        share = PREDICTED["fetch 1" if missed == 1 else "fetch"] * factor
-        taken = fetched(layer, missed, device)
-        report.rate(f"{title}: fetch of {missed}", missed * layer.record, taken, share)
+    for count in sorted({min(count, most) for count in missed}):
+        taken = fetched(layer, count, device)
+        if count == 0:
+            report.ratio(f"{title}: fetch of nothing", taken * 1e6, IDLE_MICROSECONDS, "us")
+        else:
+            share = PREDICTED["fetch 1" if count == 1 else "fetch"] * factor
+            report.rate(f"{title}: fetch of {count}", count * layer.record, taken, share)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How ``fetch`` divides the copying: programs, words of a piece, and warps of a program."""
+
+    programs: int
+    piece: int
+    warps: int
+
+    @staticmethod
+    def parse(text: str) -> Division:
+        """PROGRAMSxWORDS or PROGRAMSxWORDSxWARPS."""
+        parts = [int(part) for part in text.split("x")]
+        if len(parts) not in (2, 3) or min(parts) < 1:
+            raise argparse.ArgumentTypeError(f"{text}: not PROGRAMSxWORDS or PROGRAMSxWORDSxWARPS")
+        programs, piece, warps = (*parts, fetching.FETCH_WARPS)[:3]
+        return Division(programs, piece, warps)
+
+    def __str__(self) -> str:
+        return f"{self.programs}x{self.piece}x{self.warps}"
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        names = ("FETCH_PROGRAMS", "PIECE_WORDS", "FETCH_WARPS")
+        before = [getattr(fetching, name) for name in names]
+        mine = (self.programs, self.piece, self.warps)
+        try:
+            for name, value in zip(names, mine, strict=True):
+                setattr(fetching, name, value)
+            yield
+        finally:
+            for name, value in zip(names, before, strict=True):
+                setattr(fetching, name, value)
 
 
 def measure_products(layer: Layer, rows: Sequence[int], report: Report, device: str) -> None:
@@ -328,17 +392,21 @@ def measure_same(layer: Layer, report: Report, device: str, most: int) -> None:
                 report.ratio(what, taken / first, PREDICTED["same experts"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64, 2048])
-    parser.add_argument("--shape", choices=SHAPES, default="35B-A3B")
-    parser.add_argument("--tiny", action="store_true", help="on a CPU, to try the script")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    device, shape = ("cpu", TINY) if options.tiny else ("cuda", SHAPES[options.shape])
-    rows = [1, 2] if options.tiny else options.rows
-    report, stacks = Report(), random_stacks(shape, device)
+def measure_divisions(options: argparse.Namespace, report: Report, device: str) -> None:
+    """What ``--fetch`` asks for."""
+    shape, stacks = options.shape, random_stacks(options.shape, device)
+    size = shape.experts * record_of(stacks)
+    with home(size, "torch", device) as memory:
+        layer = Layer.make(shape, stacks, memory)
+        report.copied(size, copy_rate(memory, device))
+        for way in options.fetch:
+            with way.used():
+                measure_fetch(layer, report, device, str(way), 1.0, FEW_MISSED)
+
+
+def measure_all(options: argparse.Namespace, report: Report, device: str) -> None:
+    """What the five questions ask for."""
+    shape, stacks = options.shape, random_stacks(options.shape, device)
     size = shape.experts * record_of(stacks)
     rates = {}
     for kind in ("torch", "small", "huge"):
@@ -346,25 +414,38 @@ def main() -> None:
             layer = Layer.make(shape, stacks, memory)
             rates[kind] = copy_rate(memory, device)
             if kind == "torch":
-                report.copy = rates[kind]
-                report.rate(f"one copy of {size >> 20} MiB", size, size / rates[kind], 1.0)
-                idle = fetched(layer, 0, device)
-                report.ratio("fetch of nothing", idle * 1e6, IDLE_MICROSECONDS, "us")
-                measure_products(layer, rows, report, device)
-                measure_same(layer, report, device, max(rows))
-                title, factor = "pinned by torch", 1.0
+                report.copied(size, rates[kind])
+                measure_fetch(layer, report, device, "pinned by torch", 1.0, (0, *MISSED))
+                measure_products(layer, options.rows, report, device)
+                measure_same(layer, report, device, max(options.rows))
             else:
                 title = f"registered, {kind} pages"
                 factor = PREDICTED["huge pages" if kind == "huge" else "registered"]
                 report.ratio(f"{title}: rate of a copy", rates[kind] / rates["torch"], factor)
-                taken, distinct = products(layer.all_far(), rows[0], device)
-                what = f"{title}: {rows[0]} rows in place"
+                taken, distinct = products(layer.all_far(), options.rows[0], device)
+                what = f"{title}: {options.rows[0]} rows in place"
                 report.rate(what, distinct * layer.record, taken, PREDICTED["pairs"] * factor)
-            measure_fetch(layer, report, device, title, factor)
+                measure_fetch(layer, report, device, title, factor, MISSED)
             del layer, memory
     shares = {what: r["share"] for what, r in report.results.items() if "in place" in what}
     slow = [what for what, share in shares.items() if share < ENOUGH]
     sys.stdout.write(f"below {ENOUGH} of a copy: {'; '.join(slow) or 'none'}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64, 2048])
+    parser.add_argument("--shape", choices=SHAPES, default="35B-A3B")
+    parser.add_argument("--fetch", type=Division.parse, nargs="+", metavar="PROGRAMSxWORDS")
+    parser.add_argument("--tiny", action="store_true", help="on a CPU, to try the script")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    device = "cpu" if options.tiny else "cuda"
+    options.shape = TINY if options.tiny else SHAPES[options.shape]
+    options.rows = [1, 2] if options.tiny else options.rows
+    report = Report()
+    (measure_divisions if options.fetch else measure_all)(options, report, device)
     if options.json:
         options.json.write_text(json.dumps(report.results, indent=1))
 

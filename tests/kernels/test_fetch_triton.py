@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 from fetch_model import FetchModel, Scene, assert_follows, few_programs, scenes
@@ -44,7 +45,11 @@ def test_sizes_of_models_give_the_numbers_of_the_reference(experts, bays, rows, 
 
 
 @pytest.mark.parametrize("real", [9, torch.iinfo(torch.int32).max])
-def test_the_last_program_resets_the_counter_and_rows_beyond_the_array_are_not_read(real):
+def test_the_last_program_resets_the_counter_and_rows_beyond_the_array_are_not_read(
+    real, monkeypatch
+):
+    """Two of the programs have nothing to copy."""
+    monkeypatch.setattr(kernel, "FETCH_PROGRAMS", 5)
     model = FetchModel(Scene(8, 4, 0, 2, 0.99, 0, ()))
     arguments = model.arguments()
     arguments.rows.fill_(real)
@@ -53,6 +58,20 @@ def test_the_last_program_resets_the_counter_and_rows_beyond_the_array_are_not_r
     model.step(ids, 2)
     model.check(arguments)
     assert not kernel.counters(ids.device).any()
+
+
+def test_an_expert_leaves_after_the_empty_bay_of_its_number_is_taken():
+    """Both are candidates in one element of the kernel's arrays."""
+    model = FetchModel(Scene(6, 3, 0, 2, 0.5, 1, ()))
+    model.where, model.owner = [1, 2, "far", "far", "far", "far"], [None, 0, 1]
+    model.score = [np.float32(score) for score in (0.5, 2, 0, 0, 0, 0)]
+    arguments = model.arguments()
+    arguments.rows.fill_(1)
+    ids = torch.tensor([[4, 3]])
+    kernel.fetch(arguments, ids)
+    model.step(ids, 1)
+    model.check(arguments)
+    assert arguments.expert_of_bay.tolist() == [3, 4, 1]
 
 
 def test_it_says_what_it_cannot():

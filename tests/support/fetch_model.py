@@ -21,12 +21,12 @@ RECORD = 48
 
 def few_programs(kernel: ModuleType) -> Any:
     """A fixture of a module: a copying back end launches few programs, for the interpreter runs
-    them one after the other, and copies small pieces."""
+    them one after the other, and copies small pieces: the first program two of each record."""
 
     @pytest.fixture(autouse=True, scope="module")
     def patched() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kernel, "FETCH_PROGRAMS", 3)
+            patch.setattr(kernel, "FETCH_PROGRAMS", 2)
             patch.setattr(kernel, "PIECE_WORDS", 4)
             yield
 

@@ -221,6 +221,9 @@ def gate_up_kernel(
     """
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
+    if PADDED:
+        # A table of the step. The ids need not wait for it, then.
+        real = early(rows_ptr)
     wait_for_producers(PDL)
     start_dependents(PDL)
     if pair < pairs:
@@ -228,7 +231,7 @@ def gate_up_kernel(
         there = first < F // 4
         if GAPS:
             if PADDED:
-                there &= row < tl.load(rows_ptr)
+                there &= row < real
             expert = tl.load(ids_ptr + pair, mask=there, other=0)
             bay = tl.load(bay_ptr + expert, mask=there, other=-1).to(tl.int64)
             there &= bay >= 0

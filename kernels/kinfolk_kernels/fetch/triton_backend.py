@@ -2,17 +2,19 @@
 
 A launch that only decided and one that copied would cost every layer of a step the latency of two,
 also where nothing is missed. So all programs decide the same, which costs no time as they do it
-side by side, and none waits for another.
+side by side, and none waits for another. Until a decision nothing is under way, so it is short: one
+round of loads, a sum over the experts, and one reduction for the first record. The next ones are
+decided while records come.
 """
 
 from __future__ import annotations
 
 import torch
-import triton
 
 from kinfolk_kernels.counters import counters
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.experts.bays import UNIT, unreadable
+from kinfolk_kernels.experts.uses import bins, pairs_at_once
 from kinfolk_kernels.fetch.kernel import fetch_kernel
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.launch import Launch
@@ -20,14 +22,16 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 
 MAX_FETCHED_EXPERTS = 1024
 
-FETCH_PROGRAMS = 64
-"""Sixteen keep the link busy; of more, each has less to copy behind the last of the others."""
+FETCH_PROGRAMS = 128
+"""Sixteen keep the link busy. With so many, each has two pieces of a record of 2 MiB, and asks for
+the second before it stores the first: all of the record is asked for at once."""
 
-PIECE_WORDS = 4096
-"""Words of a record that a program copies at a time: 16 KiB."""
+PIECE_WORDS = 2048
+"""Words of a record that a program copies at a time: 8 KiB."""
 
-COMPARED = 8192
-"""Comparisons of ids with experts that a program makes at a time: 32 for each of its threads."""
+FETCH_WARPS = 4
+"""Of each program: four loads of 16 bytes a thread for a piece. With more, or with larger pieces,
+some programs of the product behind would find no registers beside these, and start late."""
 
 
 def supports(arguments: FetchArguments) -> Verdict:
@@ -82,8 +86,6 @@ def fetch(arguments: FetchArguments, ids: torch.Tensor) -> None:
 def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
     """The launch of the op for ids [R, K]."""
     near, far = (records.view(torch.int32) for records in (arguments.near, arguments.far))
-    size = max(16, triton.next_power_of_2(max(arguments.count, arguments.bays)))
-    at_once = min(triton.next_power_of_2(ids.numel()), COMPARED // size)
     return Launch(
         fetch_kernel,
         (FETCH_PROGRAMS,),
@@ -109,11 +111,11 @@ def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
         {
             "E": arguments.count,
             "TOP_K": ids.shape[1],
-            "SIZE": size,
-            "PAIRS": max(1, at_once),
+            "SIZE": bins(max(arguments.count, arguments.bays)),
+            "PAIRS": pairs_at_once(ids.numel()),
             "WORDS": PIECE_WORDS,
         },
-        warps=8,
+        warps=FETCH_WARPS,
         # The reference rounds the product of score and decay before it adds.
         fuse=False,
     )

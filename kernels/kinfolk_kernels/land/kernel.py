@@ -8,19 +8,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-
-
-@triton.jit
-def _chosen(ids_ptr, pairs, real, SIZE: tl.constexpr, PAIRS: tl.constexpr):
-    """bool [SIZE]: the experts among the first ``real`` of ``pairs`` ids. The loads do not wait for
-    ``real``."""
-    count = tl.zeros([SIZE], tl.int32)
-    for start in tl.range(0, pairs, PAIRS):
-        q = start + tl.arange(0, PAIRS)
-        there = q < pairs
-        expert = tl.load(ids_ptr + q, mask=there, other=0).to(tl.int32)
-        count += tl.histogram(expert, SIZE, mask=there & (q < real))
-    return count > 0
+from kinfolk_kernels.experts.uses import uses_of
 
 
 @triton.jit(do_not_specialize=["pairs", "bays", "places"])
@@ -41,7 +29,7 @@ def land_kernel(
     # The number of rows may be any, and times TOP_K more than 32 bits hold.
     real = tl.minimum(pairs, tl.load(rows_ptr)) * TOP_K
     bay = tl.load(bay_ptr + e, mask=e < E, other=-1)
-    coming = _chosen(ids_ptr, pairs, real, SIZE, PAIRS) & (bay >= bays)
+    coming = (uses_of(ids_ptr, pairs, real, SIZE, PAIRS) > 0) & (bay >= bays)
     order = tl.cumsum(coming.to(tl.int32), 0) - 1
     # Nothing is written behind the bays, whatever the map says.
     coming = coming & (order < places)

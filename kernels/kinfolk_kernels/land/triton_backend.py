@@ -4,10 +4,10 @@ copying."""
 from __future__ import annotations
 
 import torch
-import triton
 
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.experts.bays import unreadable
+from kinfolk_kernels.experts.uses import bins, pairs_at_once
 from kinfolk_kernels.fetch.triton_backend import (
     FETCH_PROGRAMS,
     MAX_FETCHED_EXPERTS,
@@ -18,14 +18,6 @@ from kinfolk_kernels.land.kernel import land_kernel
 from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.verdict import YES, Verdict, no
-
-COUNTED_PAIRS = 2048
-"""Most pairs that a program counts at a time: eight for each of its threads. Steps of prompts have
-so many that to compare each with each expert, as ``fetch`` does, would take as long as the copy of
-some records."""
-
-FEWEST_BINS = 32
-"""A warp counts in so many bins at least."""
 
 
 def supports(arguments: LandArguments) -> Verdict:
@@ -66,8 +58,6 @@ def land(arguments: LandArguments, ids: torch.Tensor) -> None:
 def land_launch(arguments: LandArguments, ids: torch.Tensor) -> Launch:
     """The launch of the op for ids [R, K]."""
     landing, far = (part.view(torch.int32) for part in (arguments.landing, arguments.far))
-    size = max(FEWEST_BINS, triton.next_power_of_2(arguments.count))
-    at_once = max(FEWEST_BINS, triton.next_power_of_2(ids.numel()))
     return Launch(
         land_kernel,
         (FETCH_PROGRAMS,),
@@ -88,8 +78,8 @@ def land_launch(arguments: LandArguments, ids: torch.Tensor) -> Launch:
         {
             "E": arguments.count,
             "TOP_K": ids.shape[1],
-            "SIZE": size,
-            "PAIRS": min(COUNTED_PAIRS, at_once),
+            "SIZE": bins(arguments.count),
+            "PAIRS": pairs_at_once(ids.numel()),
             "WORDS": PIECE_WORDS,
         },
         warps=8,
