@@ -176,7 +176,7 @@ class PagedText:
         for each in pending:
             assert each.values is not None
             drawn = self._chance.lognormal(sigma=12, size=len(each.values))
-            each.values.copy_(torch.from_numpy(drawn))
+            each.values[:] = drawn
         tables.advance(sequence.leased, start + 1)
         sequence.known.append(0)
         sequence.computed += 1

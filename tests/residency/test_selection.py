@@ -144,7 +144,7 @@ def test_an_exchange_keeps_what_must_stay_and_forgets_what_has_left_meanwhile():
     one.scored((9.0, 1.0, 5.0, 4.0, 2.0, 3.0, 8.0, 0.0, 0.0, 0.0), range(1, 7), keep=False)
     assert one.phase is Phase.CHOSEN
     assert one.loads() == (2, 3)
-    one.evicted(1, 700)
+    one.evicted((1,), 700)
     exchange = one.exchange()
     assert exchange.leaving == (4,), "1 has left before, 7 and later ones stay"
     assert exchange.coming == (2, 3)
@@ -164,7 +164,7 @@ def test_masks_say_what_is_there_and_when_the_rest_was(away, known):
     one = Residency(ResidencyRules(12, burst=2), 64 * known, known, away)
     gone = sorted(set(range(known)) - set(away))[:2]
     for chunk in gone:
-        one.evicted(chunk, 64 * known + 7)
+        one.evicted((chunk,), 64 * known + 7)
     resident, last_used = one.masks(64 * known + 9, known)
     for chunk in range(known):
         assert resident[chunk] == (chunk not in (*away, *gone))
@@ -190,11 +190,11 @@ def test_chunks_are_there_or_away_as_a_plain_set_says(moves):
         elif number in there:
             there.remove(number)
             away.add(number)
-            one.evicted(number, 700)
+            one.evicted((number,), 700)
         elif number in away:
             away.remove(number)
             there.add(number)
-            one.recalled(number)
+            one.recalled((number,))
         assert set(one.resident.tolist()) == there
         assert set(one.away.tolist()) == away
         assert (one.known, one.missing) == (len(there | away), len(away))

@@ -9,7 +9,7 @@ Where another model scores chunks, the sequence waits behind the first one until
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import perf_counter_ns
 
 from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
@@ -279,19 +279,16 @@ class Paging:
         if residency.phase is Phase.CHOSEN:
             coming = residency.loads()
             if not at_once:
-                for chunk in coming:
-                    self._tables.fetch(lease, chunk)
+                self._tables.fetch(lease, *coming)
                 self.moving += perf_counter_ns() - started
                 return
         if residency.phase is not Phase.LOADING:
             return
         exchange = residency.exchange()
-        for chunk in exchange.leaving:
-            self._evict(sequence, residency, chunk)
-        for chunk in exchange.coming:
-            self._tables.recall(lease, chunk)
-            residency.recalled(chunk)
-            self.exchanges += 1
+        self._evict(sequence, residency, exchange.leaving)
+        self._tables.recall(lease, *exchange.coming)
+        residency.recalled(exchange.coming)
+        self.exchanges += len(exchange.coming)
         self.moving += perf_counter_ns() - started
 
     def _make_room(
@@ -300,15 +297,16 @@ class Paging:
         started = perf_counter_ns()
         evictable = self._tables.evictable(sequence.leased, needed=last_of)
         leaving = residency.surplus(needed, most, evictable)
-        for chunk in leaving:
-            self._evict(sequence, residency, chunk, last_of)
         if leaving:
+            self._evict(sequence, residency, leaving, last_of)
             self.moving += perf_counter_ns() - started
 
-    def _evict(self, sequence: Sequence, residency: Residency, chunk: int, needed: int = 0) -> None:
-        self._tables.evict(sequence.leased, chunk, needed=needed)
-        residency.evicted(chunk, self._tables.length(sequence.leased))
-        self.evictions += 1
+    def _evict(
+        self, sequence: Sequence, residency: Residency, chunks: Collection[int], needed: int = 0
+    ) -> None:
+        self._tables.evict(sequence.leased, *chunks, needed=needed)
+        residency.evicted(chunks, self._tables.length(sequence.leased))
+        self.evictions += len(chunks)
 
 
 def last_tokens_from(prompt: int) -> int:
