@@ -15,8 +15,9 @@ moving      the plan that exchanges chunks
 leaving     without a scorer: the plan in which one chunk leaves
 ... done    operations of a plan are carried out, and changes of tables are found
 
-hot: one piece follows the other. cold: before each piece, so many MB of memory are written: what a
-choice needs was used half a second ago, and is in no near cache of the processor.
+hot: one choice follows the other. cold: before each choice, and before each chunk that leaves, so
+many MB of memory are written: in an engine, half a second has passed since the last time. coldest:
+before each piece, as between two steps of an engine others use the processor too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import pstats
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
@@ -73,6 +74,9 @@ PIECES = {
 }
 """What is printed as a sum."""
 
+FIRST = ("asking", "leaving")
+"""Pieces that begin a choice, or an eviction."""
+
 
 class Enqueued(HostStreams):
     """Copies and launches that were enqueued, and are never done."""
@@ -92,16 +96,19 @@ class NoPolicies:
 
 
 class Clock:
-    """Nanoseconds of pieces of work. Before each of them ``cold`` bytes are written."""
+    """Nanoseconds of pieces of work. Before some, ``cold`` bytes are written: before those that
+    come ``first``, or all."""
 
-    def __init__(self, cold: int, profiled: str = "") -> None:
+    def __init__(self, cold: int, first: Collection[str] = (), profiled: str = "") -> None:
         self.times: dict[str, list[int]] = defaultdict(list)
         self.profile = cProfile.Profile()
         self._cold = np.zeros(cold // 8, np.int64)
+        self._first = first
         self._profiled = profiled
 
     def take(self, name: str, work: Callable[[], T]) -> T:
-        self._cold += 1
+        if not self._first or name in self._first:
+            self._cold += 1
         if name == self._profiled:
             return self.profile.runcall(work)
         started = time.perf_counter_ns()
@@ -176,7 +183,7 @@ class PagedText:
         for each in pending:
             assert each.values is not None
             drawn = self._chance.lognormal(sigma=12, size=len(each.values))
-            each.values[:] = drawn
+            np.asarray(each.values)[:] = drawn
         tables.advance(sequence.leased, start + 1)
         sequence.known.append(0)
         sequence.computed += 1
@@ -266,9 +273,8 @@ def still_kernels() -> ExitStack:
     return stack
 
 
-def measured(shape: Shape, cold: int, profiled: str = "") -> Clock:
-    """The times of all pieces."""
-    clock = Clock(cold, profiled)
+def measured(shape: Shape, clock: Clock) -> Clock:
+    """The clock with the times of all pieces."""
     for scored in (True, False):
         text = PagedText(shape, clock, scored=scored)
         for _ in range(shape.answer - CHUNK_POSITIONS):
@@ -291,17 +297,19 @@ def main() -> None:
     torch.set_num_threads(1)
     shape = Shape(options.context, options.budget, options.burst, options.rounds)
     with still_kernels(), torch.inference_mode():
-        hot = measured(shape, 0, options.profile)
-        cold = measured(shape, options.cold * 2**20)
-    if options.profile:
-        pstats.Stats(hot.profile).sort_stats("tottime").print_stats(35)
-    sys.stdout.write(f"{'us':16}{'hot':>8}{'cold':>8}\n")
+        if options.profile:
+            profile = measured(shape, Clock(0, profiled=options.profile)).profile
+            pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+            return
+        cold = options.cold * 2**20
+        clocks = [measured(shape, each) for each in (Clock(0), Clock(cold, FIRST), Clock(cold))]
+    sys.stdout.write(f"{'us':16}{'hot':>9}{'cold':>9}{'coldest':>9}\n")
     for title, pieces in PIECES.items():
         for piece in pieces:
-            both = hot.microseconds(piece), cold.microseconds(piece)
-            sys.stdout.write(f"{piece:16}{both[0]:8.0f}{both[1]:8.0f}\n")
-        sums = [sum(map(clock.microseconds, pieces)) for clock in (hot, cold)]
-        sys.stdout.write(f"  {title:14}{sums[0]:8.0f}{sums[1]:8.0f}\n")
+            times = "".join(f"{clock.microseconds(piece):9.0f}" for clock in clocks)
+            sys.stdout.write(f"{piece:16}{times}\n")
+        sums = "".join(f"{sum(map(clock.microseconds, pieces)):9.0f}" for clock in clocks)
+        sys.stdout.write(f"  {title:14}{sums}\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from time import perf_counter_ns
 
 import numpy as np
@@ -63,8 +62,9 @@ class ChunkScoring:
         self.nanoseconds = 0
         self._places = Transfer({"places": ("int32", (chunks,))}, device, slots + 1)
         # Made once: to make pinned memory, the host waits for the device.
-        self._host = torch.empty(slots, chunks, pin_memory=device.type == "cuda")
-        self._values: npt.NDArray[np.float32] = self._host.numpy()
+        host = torch.empty(slots, chunks, pin_memory=device.type == "cuda")
+        self._host = list(host)
+        self._values: list[npt.NDArray[np.float32]] = list(host.numpy())
 
     def launch(self, requests: Sequence[ScoreRequest]) -> list[PendingScores]:
         """Ask for scores behind what is launched; the host does not wait for the device."""
@@ -108,9 +108,7 @@ class ChunkScoring:
         places = self._places.device["places"][: len(request.digests)]
         rows = min(RING_ROWS, request.stop - request.started)
         # Scores are the largest of all rows; only policies are told in which order these came.
-        queries = scorer.queries(
-            request.lease.slot, request.stop, rows, in_order=self._asked
-        )
+        queries = scorer.queries(request.lease.slot, request.stop, rows, in_order=self._asked)
         return queries, ChunkKeys(scorer.keys.codes, scorer.keys.scales, places, scorer.layers)
 
     def _collected(self, pending: PendingScores) -> ChunkScores:
@@ -118,16 +116,16 @@ class ChunkScoring:
         if values is None:
             return ChunkScores(lease, keep=pending.keep, read=pending.read)
         numbers = values.astype(np.float64)
-        # A sum of numbers of half the exponent does not overflow.
-        if not isfinite(numbers.sum()):
+        if not np.isfinite(numbers).all():
             self._note("a score of a chunk is not a finite number")
             return ChunkScores(lease)
         return ChunkScores(lease, numbers)
 
     def _on_its_way(self, number: int, values: torch.Tensor) -> npt.NDArray[np.float32]:
         """Where the values are once the step's outputs have arrived, on the host."""
-        self._host[number, : len(values)].copy_(values, non_blocking=True)
-        return self._values[number, : len(values)]
+        chunks = values.shape[0]
+        self._host[number][:chunks].copy_(values, non_blocking=True)
+        return self._values[number][:chunks]
 
     def _note(self, problem: str) -> None:
         if not self.failures:

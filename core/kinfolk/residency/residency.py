@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -95,8 +94,7 @@ class Residency:
         if over <= 0:
             return []
         if self.scores is None:
-            # The usual case is one chunk, which is found without reading about the others.
-            return list(islice(self._on_device(evictable), over))
+            return self._first_here(evictable, over)
         return least_worth(self._among(evictable, here=True), self.scores, over)
 
     def evicted(self, chunks: Collection[int], length: int) -> None:
@@ -168,7 +166,7 @@ class Residency:
         """The exchange, now. Of what leaves, some may have been evicted since."""
         chosen, self._exchange = self._exchange, Exchange()
         self.phase = Phase.IDLE
-        leaving = tuple(chunk for chunk in chosen.leaving if self._here[chunk])
+        leaving = tuple(filter(self._here.__getitem__, chosen.leaving))
         return Exchange(leaving, chosen.coming)
 
     def masks(
@@ -187,9 +185,12 @@ class Residency:
         (found,) = (flags if here else ~flags).nonzero()
         return found + which.start
 
-    def _on_device(self, which: range) -> Iterator[int]:
-        """Those of a range of chunks that are on the device, one by one."""
-        chunk = self._here.find(1, which.start, which.stop)
-        while chunk >= 0:
-            yield chunk
-            chunk = self._here.find(1, chunk + 1, which.stop)
+    def _first_here(self, which: range, count: int) -> list[int]:
+        """The first ``count`` of a range of chunks that are on the device: mostly one, which is
+        found without arrays."""
+        found: list[int] = []
+        after = which.start
+        while len(found) < count and (chunk := self._here.find(1, after, which.stop)) >= 0:
+            found.append(chunk)
+            after = chunk + 1
+        return found

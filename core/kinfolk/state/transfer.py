@@ -44,13 +44,13 @@ class Transfer:
         # One slice an array, of the buffer in each type: a prompt's step makes buffers of its own.
         self._stages: list[_Stage] = []
         for buffer in buffers:
-            flat = buffer.numpy()
-            arrays = {kind: flat.view(kind) for kind in ARRAY_DTYPES}
+            content = buffer.numpy()
+            arrays = {kind: content.view(kind) for kind in ARRAY_DTYPES}
             host = {
                 name: arrays[kind][_span(starts[name], kind, shape)].reshape(shape)
                 for name, (kind, shape) in fields.items()
             }
-            self._stages.append((buffer, flat, host))
+            self._stages.append((buffer, content, host))
         tensors = {kind: self._there.view(dtype) for kind, dtype in ARRAY_DTYPES.items()}
         self.device: dict[str, torch.Tensor] = {}
         for name, (kind, shape) in fields.items():
