@@ -47,7 +47,7 @@ def least_worth(chunks: ChunkNumbers, scores: Scores, count: int) -> list[int]:
     worth = worths(chunks, scores)
     if count == 1 and len(chunks):
         return [int(chunks[worth.argmin()])]  # the first of those that are worth the same
-    return [chunk for _, chunk in _least(chunks, worth, count)]
+    return [chunk for _, chunk in _ends(chunks, worth, count)]
 
 
 def select(
@@ -59,11 +59,10 @@ def select(
     ``room`` the places that are free. What comes takes free places first, then those of the least
     worth.
     """
-    # The most worth first: of the negative, the least.
-    best = [(-worth, -chunk) for worth, chunk in _least(-away, -worths(away, scores), burst)]
+    best = _ends(away, worths(away, scores), burst, most=True)
     free = max(0, room)
     coming, leaving = [chunk for _, chunk in best[:free]], []
-    least = _least(resident, worths(resident, scores), len(best) - len(coming))
+    least = _ends(resident, worths(resident, scores), len(best) - len(coming))
     # In the order in which an exchange gains most.
     for (worth, new), (other, old) in zip(best[free:], least, strict=False):
         if _reduced(worth) <= other:
@@ -73,14 +72,20 @@ def select(
     return Exchange(tuple(leaving), tuple(coming))
 
 
-def _least(chunks: ChunkNumbers, worth: Worths, count: int) -> list[tuple[float, int]]:
-    """The first ``count`` chunks by worth, then by number: worths and numbers."""
-    if 0 < count < len(chunks):
+def _ends(
+    chunks: ChunkNumbers, worth: Worths, count: int, *, most: bool = False
+) -> list[tuple[float, int]]:
+    """The ``count`` chunks of the least or the ``most`` worth, then number: worths and numbers."""
+    if count <= 0:
+        return []
+    if count < len(chunks):
+        place = len(chunks) - count if most else count - 1
         ordered = worth.copy()
-        ordered.partition(count - 1)
-        (kept,) = (worth <= ordered[count - 1]).nonzero()
+        ordered.partition(place)
+        last = ordered[place]
+        (kept,) = (worth >= last if most else worth <= last).nonzero()
         chunks, worth = chunks[kept], worth[kept]
-    return sorted(zip(worth.tolist(), chunks.tolist(), strict=True))[:count]
+    return sorted(zip(worth.tolist(), chunks.tolist(), strict=True), reverse=most)[:count]
 
 
 def _reduced(worth: float) -> float:

@@ -170,7 +170,7 @@ class BlockPool:
         return paged or self.window is not None
 
     def _refer(self, chunk: Chunk, *, movable: bool) -> None:
-        # Each that may give the block up counts, and once all who do not.
+        # Each who may give the chunk up counts, and once all who do not.
         self.references += movable or chunk.refs == chunk.movable
         chunk.refs += 1
         chunk.movable += movable
