@@ -261,11 +261,12 @@ def still_scorer(plan: StatePlan, limits: StateLimits) -> QkScorer:
 
 def still_kernels() -> ExitStack:
     """Context in which the kernels of scores do nothing."""
-    os.environ["TRITON_INTERPRET"] = "1"  # the back ends then take tensors of the CPU
+    stack = ExitStack()
+    # The back ends then take tensors of the CPU.
+    stack.enter_context(patch.dict(os.environ, TRITON_INTERPRET="1"))
     from kinfolk_kernels.chunk_digest import triton_backend as digests
     from kinfolk_kernels.chunk_scores import triton_backend as scores
 
-    stack = ExitStack()
     for module in (digests, scores):
         for name, kernel in list(vars(module).items()):
             if name.endswith("_kernel"):

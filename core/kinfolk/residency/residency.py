@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from kinfolk.residency.kept import KeptResidency
 from kinfolk.residency.rules import ResidencyRules
-from kinfolk.residency.selection import ChunkNumbers, Exchange, Scores, least_worth, select
+from kinfolk.residency.selection import (
+    NO_EXCHANGE,
+    ChunkNumbers,
+    Exchange,
+    Scores,
+    least_worth,
+    select,
+)
 from kinfolk.score_api import ScoreReason
 
 
@@ -55,7 +62,7 @@ class Residency:
         self.restored = bool(away)
         self.previewed = False
         self.scores = None if scores is None else np.array(scores, np.float64)
-        self._exchange = Exchange()
+        self._exchange = NO_EXCHANGE
         # Whether a chunk is on the device, and the committed length at which it left. Of thousands
         # of chunks, objects of their own would be read from memory each time. Both are longer than
         # the sequence: the chunks that it will have are on the device.
@@ -164,7 +171,7 @@ class Residency:
 
     def exchange(self) -> Exchange:
         """The exchange, now. Of what leaves, some may have been evicted since."""
-        chosen, self._exchange = self._exchange, Exchange()
+        chosen, self._exchange = self._exchange, NO_EXCHANGE
         self.phase = Phase.IDLE
         leaving = tuple(filter(self._here.__getitem__, chosen.leaving))
         return Exchange(leaving, chosen.coming)

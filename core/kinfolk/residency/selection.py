@@ -30,6 +30,9 @@ class Exchange:
     coming: tuple[int, ...] = ()
 
 
+NO_EXCHANGE = Exchange()
+
+
 def worths(chunks: ChunkNumbers, scores: Scores) -> Worths:
     """What chunks, in increasing order, are worth: their scores, which are finite, and infinity
     where nobody judged."""

@@ -32,7 +32,8 @@ class Paging:
     """Decides what leaves and comes back; without ``rules``, nothing does.
 
     ``exchanges`` and ``selections`` count chunks that came back and scores that came, ``evictions``
-    chunks that left. ``choosing`` and ``moving`` are the host's nanoseconds; they decide nothing.
+    chunks that left. ``choosing``, with what is asked for it, and ``moving`` are the host's
+    nanoseconds; they decide nothing.
     ``reading``: what another model reads, to score chunks that nobody else has scored.
     """
 
@@ -252,6 +253,7 @@ class Paging:
         reason = residency.due(prompt_ends=prompt_ends)
         if reason is None:
             return
+        started = perf_counter_ns()
         lease = sequence.leased
         length = self._tables.length(lease)
         resident, last_used = residency.masks(length, length // CHUNK_POSITIONS)
@@ -271,6 +273,7 @@ class Paging:
                 stop,
             )
         )
+        self.choosing += perf_counter_ns() - started
 
     def _move(self, sequence: Sequence, residency: Residency, *, at_once: bool) -> None:
         """Take a selection a step further; ``at_once``: to its end, which the step waits for."""
