@@ -1,5 +1,5 @@
-"""The benchmark of the host's part of paging, with small numbers: every piece is timed, and the books
-agree afterwards."""
+"""The benchmark of the host's part of paging, with small numbers: every piece is timed, and the
+books agree afterwards."""
 
 from __future__ import annotations
 
