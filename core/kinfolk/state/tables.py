@@ -113,9 +113,11 @@ class BlockTables:
             raise StateError(f"slot {slot} has {length} chunks in pool {pool}, room is {width}")
         wanted = np.zeros((2, max(length, self._lengths[pool][slot])), np.int32)
         self._lengths[pool][slot] = length
-        chunks = sorted(table)
-        wanted[0, :length] = [table[chunk] for chunk in chunks]
-        wanted[1, :length] = chunks
+        chunks = np.fromiter(table.keys(), np.int32, length)
+        blocks = np.fromiter(table.values(), np.int32, length)
+        order = chunks.argsort()
+        wanted[0, :length] = blocks[order]
+        wanted[1, :length] = chunks[order]
         start, stop = self._starts[pool : pool + 2]
         known = self._known[start:stop].reshape(2, -1, width)[:, slot, : wanted.shape[1]]
         rows, columns = (known != wanted).nonzero()
