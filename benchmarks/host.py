@@ -49,9 +49,9 @@ import torch
 from kinfolk.cli.http_process import HttpProcess, prepare_message
 from kinfolk.cli.http_streams import Address, play
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.buckets import SEQUENCES
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.engine import Engine
-from kinfolk.engine.executor import SEQUENCES
 from kinfolk.engine.input_batch import build_input_batch
 from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.outputs import DeviceOutputs, OutputReader, PendingCopy, StepOutputs
@@ -258,7 +258,7 @@ def simulated(step: float, busy: float, slots: int, context: int) -> Iterator[Ru
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     with (
         patch("kinfolk.engine.model_runner.capture_for", lambda kind: device),
-        patch("kinfolk.engine.executor.SEQUENCES", tuple(sorted({*SEQUENCES, slots}))),
+        patch("kinfolk.engine.buckets.SEQUENCES", tuple(sorted({*SEQUENCES, slots}))),
         patch.object(OutputReader, "receive", wait_and_receive),
         Runtime.open(None, settings, registry) as runtime,
     ):

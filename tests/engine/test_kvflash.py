@@ -125,14 +125,14 @@ def test_with_all_brought_back_before_each_step_no_logit_differs(
         full = range(tables.length(moved) // CHUNK_POSITIONS)
         gone = source.sample(full, source.randint(1, len(full)))
         for chunk in gone:
-            tables.evict(moved, chunk, pool)
+            tables.evict(moved, chunk, pool=pool)
         paged.apply()
         paged.shuffle(source.randrange(99))
         for chunk in gone:
-            tables.fetch(moved, chunk, pool)
+            tables.fetch(moved, chunk, pool=pool)
         paged.apply()
         for chunk in gone:
-            tables.recall(moved, chunk, pool)
+            tables.recall(moved, chunk, pool=pool)
         ours, theirs = (
             drive.feed({lease: [token]})[lease] for drive, lease in ((paged, moved), (plain, still))
         )

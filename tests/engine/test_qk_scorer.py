@@ -104,6 +104,16 @@ def test_queries_are_those_of_the_last_rows(run, scored):
         assert torch.equal(queries[:, index], of_layer[-8:])
 
 
+def test_scores_are_the_same_in_whatever_order_the_last_rows_come(run, scored):
+    _, _, lease, _, _, _, length = run
+    scorer, queries, scores = scored
+    shuffled = scorer.queries(lease.slot, length, 8, in_order=False)
+    assert not torch.equal(shuffled, queries)
+    found = scorer.scores(shuffled, torch.arange(CHUNKS, dtype=torch.int32) + 5)
+    assert float((found - scores).abs().max()) < 1e-6
+    assert torch.equal(scorer.queries(lease.slot, length, 7, in_order=False), queries[1:])
+
+
 def test_the_chunk_that_the_text_goes_back_to_is_the_best_but_for_the_ends(scored):
     _, _, scores = scored
     assert scores.shape == (CHUNKS,)

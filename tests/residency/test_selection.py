@@ -144,7 +144,7 @@ def test_an_exchange_keeps_what_must_stay_and_forgets_what_has_left_meanwhile():
     one.scored((9.0, 1.0, 5.0, 4.0, 2.0, 3.0, 8.0, 0.0, 0.0, 0.0), range(1, 7), keep=False)
     assert one.phase is Phase.CHOSEN
     assert one.loads() == (2, 3)
-    one.evicted(1, 700)
+    one.evicted((1,), 700)
     exchange = one.exchange()
     assert exchange.leaving == (4,), "1 has left before, 7 and later ones stay"
     assert exchange.coming == (2, 3)
@@ -164,7 +164,7 @@ def test_masks_say_what_is_there_and_when_the_rest_was(away, known):
     one = Residency(ResidencyRules(12, burst=2), 64 * known, known, away)
     gone = sorted(set(range(known)) - set(away))[:2]
     for chunk in gone:
-        one.evicted(chunk, 64 * known + 7)
+        one.evicted((chunk,), 64 * known + 7)
     resident, last_used = one.masks(64 * known + 9, known)
     for chunk in range(known):
         assert resident[chunk] == (chunk not in (*away, *gone))
@@ -175,26 +175,34 @@ def test_masks_say_what_is_there_and_when_the_rest_was(away, known):
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("move"), st.integers(0, 11)),
-            st.tuples(st.just("grow"), st.integers(1, 12)),
+            st.tuples(st.just("move"), st.sets(st.integers(0, 40), max_size=5)),
+            st.tuples(st.sampled_from(["grow", "reopened"]), st.integers(1, 60)),
         ),
         max_size=30,
-    )
+    ),
+    st.none() | st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=9, max_size=60),
 )
-def test_chunks_are_there_or_away_as_a_plain_set_says(moves):
+def test_chunks_are_there_or_away_as_a_plain_set_says(moves, scores):
     one, there, away = residency(), set(range(11)) - {2, 3}, {2, 3}
+    one.scores = None if scores is None else np.array(scores)
     for what, number in moves:
-        if what == "grow":
+        if what == "move":
+            leaving, coming = there & number, away & number
+            there, away = there - leaving | coming, away - coming | leaving
+            one.evicted(tuple(leaving), 700)
+            one.recalled(tuple(coming))
+        elif what == "grow":
             there |= set(range(len(there | away), number))
             one.grow(number)
-        elif number in there:
-            there.remove(number)
-            away.add(number)
-            one.evicted(number, 700)
-        elif number in away:
-            away.remove(number)
-            there.add(number)
-            one.recalled(number)
+        else:
+            away = {chunk for chunk in away if chunk < number}
+            there = set(range(number)) - away
+            one.reopened(number)
+        known = len(there | away)
+        movable = range(1, max(1, known - 4))
+        for over in (-1, 0, 1, 3):
+            first = least_worth(there & set(movable), scores, max(0, over))
+            assert one.surplus(known, len(there) - over, movable) == first
         assert set(one.resident.tolist()) == there
         assert set(one.away.tolist()) == away
         assert (one.known, one.missing) == (len(there | away), len(away))

@@ -232,7 +232,8 @@ class KVCacheMachine(RuleBasedStateMachine):
         life = data.draw(st.sampled_from(self.lives))
         sealed = self.sealed(life)
         if sealed:
-            self.try_to_evict(life, data.draw(st.sampled_from(sealed)))
+            some = st.lists(st.sampled_from(sealed), min_size=1, max_size=4, unique=True)
+            self.try_to_evict(life, *data.draw(some))
 
     @precondition(lambda self: any(life.evicted for life in self.lives))
     @rule(data=st.data(), ahead=st.booleans())
@@ -248,12 +249,17 @@ class KVCacheMachine(RuleBasedStateMachine):
                     tables.recall(life.lease, chunk)
                 return
             if ahead:
-                tables.fetch(life.lease, chunk)
-                life.fetched.add(chunk)
+                others = sorted(life.evicted - life.fetched - {chunk})
+                room = min(life.resident, -(-life.positions // CHUNK_POSITIONS)) - self.held(life)
+                chunks = {chunk, *others[: data.draw(st.integers(0, room - 1))]}
+                tables.fetch(life.lease, *chunks)
+                life.fetched |= chunks
                 return
-        tables.recall(life.lease, chunk)
-        life.evicted.remove(chunk)
-        life.fetched.discard(chunk)
+        others = sorted(life.fetched - {chunk})
+        chunks = {chunk, *others[: data.draw(st.integers(0, len(others)))]}
+        tables.recall(life.lease, *chunks)
+        life.evicted -= chunks
+        life.fetched -= chunks
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -352,13 +358,13 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.lives.append(life)
         return life
 
-    def try_to_evict(self, life, chunk):
+    def try_to_evict(self, life, *chunks):
         if life.resident is None:
             with pytest.raises(StateError, match="all of them stay on the device"):
-                self.kv_cache.tables.evict(life.lease, chunk)
+                self.kv_cache.tables.evict(life.lease, *chunks)
             return
-        self.kv_cache.tables.evict(life.lease, chunk)
-        life.evicted.add(chunk)
+        self.kv_cache.tables.evict(life.lease, *chunks)
+        life.evicted |= set(chunks)
 
     def sealed(self, life):
         """Full chunks that may be evicted."""

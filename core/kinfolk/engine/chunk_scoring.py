@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kinfolk.engine.failures import explain
@@ -30,10 +31,11 @@ PROBE_CHUNKS = 2
 @dataclass(frozen=True, slots=True)
 class PendingScores:
     """Scores of a sequence that are on their way to the host; ``values`` are valid once the outputs
-    of the step are. ``read``: another model is to read the sequence first."""
+    of the step are, until the next step is scored. ``read``: another model is to read the sequence
+    first."""
 
     request: ScoreRequest
-    values: torch.Tensor | None = None
+    values: npt.NDArray[np.float32] | None = None
     keep: bool = False
     read: bool = False
 
@@ -60,9 +62,9 @@ class ChunkScoring:
         self.nanoseconds = 0
         self._places = Transfer({"places": ("int32", (chunks,))}, device, slots + 1)
         # Made once: to make pinned memory, the host waits for the device.
-        self._pinned = (
-            torch.empty(slots, chunks, pin_memory=True) if device.type == "cuda" else None
-        )
+        host = torch.empty(slots, chunks, pin_memory=device.type == "cuda")
+        self._host = list(host)
+        self._values: list[npt.NDArray[np.float32]] = list(host.numpy())
 
     def launch(self, requests: Sequence[ScoreRequest]) -> list[PendingScores]:
         """Ask for scores behind what is launched; the host does not wait for the device."""
@@ -105,24 +107,25 @@ class ChunkScoring:
         self._places.upload()
         places = self._places.device["places"][: len(request.digests)]
         rows = min(RING_ROWS, request.stop - request.started)
-        queries = scorer.queries(request.lease.slot, request.stop, rows)
+        # Scores are the largest of all rows; only policies are told in which order these came.
+        queries = scorer.queries(request.lease.slot, request.stop, rows, in_order=self._asked)
         return queries, ChunkKeys(scorer.keys.codes, scorer.keys.scales, places, scorer.layers)
 
     def _collected(self, pending: PendingScores) -> ChunkScores:
         lease, values = pending.request.lease, pending.values
         if values is None:
             return ChunkScores(lease, keep=pending.keep, read=pending.read)
-        numbers = values.to(torch.float64, copy=True).numpy()
+        numbers = values.astype(np.float64)
         if not np.isfinite(numbers).all():
             self._note("a score of a chunk is not a finite number")
             return ChunkScores(lease)
         return ChunkScores(lease, numbers)
 
-    def _on_its_way(self, number: int, values: torch.Tensor) -> torch.Tensor:
+    def _on_its_way(self, number: int, values: torch.Tensor) -> npt.NDArray[np.float32]:
         """Where the values are once the step's outputs have arrived, on the host."""
-        if self._pinned is None or values.device.type != "cuda":
-            return values
-        return self._pinned[number, : len(values)].copy_(values, non_blocking=True)
+        chunks = values.shape[0]
+        self._host[number][:chunks].copy_(values, non_blocking=True)
+        return self._values[number][:chunks]
 
     def _note(self, problem: str) -> None:
         if not self.failures:

@@ -142,10 +142,13 @@ class QkScorer:
         """Copy those of a slot to another one."""
         self.ring[target].copy_(self.ring[source])
 
-    def queries(self, slot: int, length: int, rows: int) -> torch.Tensor:
+    def queries(self, slot: int, length: int, rows: int, *, in_order: bool = True) -> torch.Tensor:
         """Those of the last ``rows`` of ``length`` positions, [rows, layers, heads, dim], oldest
-        first. ``rows`` is at most ``RING_ROWS``, and at most what has run in this slot. If more
-        positions have run since, theirs are in the places of the oldest."""
+        first unless they may come in any order. ``rows`` is at most ``RING_ROWS``, and at most what
+        has run in this slot. If more positions have run since, theirs are in the places of the
+        oldest."""
+        if rows == RING_ROWS and not in_order:
+            return self.ring[slot]
         return recent(self.ring, slot, length, rows)
 
     # -- scores ---------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 import numpy as np
@@ -10,7 +11,14 @@ import numpy.typing as npt
 
 from kinfolk.residency.kept import KeptResidency
 from kinfolk.residency.rules import ResidencyRules
-from kinfolk.residency.selection import ChunkNumbers, Exchange, Scores, least_worth, select
+from kinfolk.residency.selection import (
+    NO_EXCHANGE,
+    ChunkNumbers,
+    Exchange,
+    Scores,
+    least_worth,
+    select,
+)
 from kinfolk.score_api import ScoreReason
 
 
@@ -54,12 +62,14 @@ class Residency:
         self.restored = bool(away)
         self.previewed = False
         self.scores = None if scores is None else np.array(scores, np.float64)
-        self._exchange = Exchange()
-        # Arrays: of thousands of chunks, objects of their own would be read from memory each time.
-        self._here = np.ones(known, np.bool_)
-        self._here[np.array(away, np.int64)] = False
-        # The committed length at which a chunk that is away left the device.
-        self._left = np.full(known, length, np.int64)
+        self._exchange = NO_EXCHANGE
+        # Whether a chunk is on the device, and the committed length at which it left. Of thousands
+        # of chunks, objects of their own would be read from memory each time. Both are longer than
+        # the sequence: the chunks that it will have are on the device.
+        self._here = bytearray(b"\1" * 2 * known)
+        self._left = array("q", [length]) * (2 * known)
+        for chunk in away:
+            self._here[chunk] = 0
 
     @property
     def resident(self) -> ChunkNumbers:
@@ -78,8 +88,11 @@ class Residency:
 
     def grow(self, known: int) -> None:
         """The sequence has chunks up to ``known`` from now on."""
-        if known > self.known:
-            self._resize(known)
+        if known > len(self._here):
+            more = 2 * known - len(self._here)
+            self._here = self._here + b"\1" * more
+            self._left = self._left + array("q", [0]) * more
+        self.known = max(self.known, known)
 
     def surplus(self, needed: int, most: int, evictable: range) -> list[int]:
         """Chunks to evict so that at most ``most`` of the first ``needed`` chunks, of which the
@@ -87,22 +100,29 @@ class Residency:
         over = needed - self.missing - most
         if over <= 0:
             return []
+        if self.scores is None:
+            return self._first_here(evictable, over)
         return least_worth(self._among(evictable, here=True), self.scores, over)
 
-    def evicted(self, chunk: int, length: int) -> None:
-        assert self._here[chunk]
-        self._here[chunk] = False
-        self._left[chunk] = length
-        self.missing += 1
+    def evicted(self, chunks: Collection[int], length: int) -> None:
+        for chunk in chunks:
+            assert self._here[chunk]
+            self._here[chunk] = 0
+            self._left[chunk] = length
+        self.missing += len(chunks)
 
-    def recalled(self, chunk: int) -> None:
-        assert not self._here[chunk]
-        self._here[chunk] = True
-        self.missing -= 1
+    def recalled(self, chunks: Collection[int]) -> None:
+        for chunk in chunks:
+            assert not self._here[chunk]
+            self._here[chunk] = 1
+        self.missing -= len(chunks)
 
     def reopened(self, known: int) -> None:
         """The sequence was off the device as a whole, and is back with the chunks that it saw."""
-        self._resize(known)
+        self.grow(known)
+        self.known = known
+        self._here[known:] = b"\1" * (len(self._here) - known)
+        self.missing = self._here.count(0)
 
     def kept(self) -> KeptResidency:
         """What a prefix that is stored now remembers."""
@@ -133,7 +153,7 @@ class Residency:
         self.phase = Phase.IDLE
         if keep:
             return
-        self.scores = None if scores is None else np.array(scores, np.float64)
+        self.scores = None if scores is None else np.asarray(scores, np.float64)
         self._exchange = select(
             self._among(evictable, here=True),
             self._among(evictable, here=False),
@@ -151,9 +171,9 @@ class Residency:
 
     def exchange(self) -> Exchange:
         """The exchange, now. Of what leaves, some may have been evicted since."""
-        chosen, self._exchange = self._exchange, Exchange()
+        chosen, self._exchange = self._exchange, NO_EXCHANGE
         self.phase = Phase.IDLE
-        leaving = tuple(chunk for chunk in chosen.leaving if self._here[chunk])
+        leaving = tuple(filter(self._here.__getitem__, chosen.leaving))
         return Exchange(leaving, chosen.coming)
 
     def masks(
@@ -161,19 +181,23 @@ class Residency:
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """Of each of the first ``sealed`` chunks: whether it is on the device, and the committed
         length at which it was last."""
-        resident = self._here[:sealed].copy()
-        return resident, np.where(resident, length, self._left[:sealed])
+        resident = np.frombuffer(self._here[:sealed], np.bool_)
+        return resident, np.where(resident, length, np.frombuffer(self._left, np.int64, sealed))
 
     # -- inside ---------------------------------------------------------------------------------
 
     def _among(self, which: range, *, here: bool) -> ChunkNumbers:
         """Those of a range of chunks that are on the device, or those that are not."""
-        return np.flatnonzero(self._here[which.start : which.stop] == here) + which.start
+        flags = np.frombuffer(self._here, np.bool_)[which.start : which.stop]
+        (found,) = (flags if here else ~flags).nonzero()
+        return found + which.start
 
-    def _resize(self, known: int) -> None:
-        """The sequence has so many chunks from now on; new ones are on the device."""
-        more = max(0, known - self.known)
-        self._here = np.append(self._here[:known], np.ones(more, np.bool_))
-        self._left = np.append(self._left[:known], np.zeros(more, np.int64))
-        self.known = known
-        self.missing = known - int(np.count_nonzero(self._here))
+    def _first_here(self, which: range, count: int) -> list[int]:
+        """The first ``count`` of a range of chunks that are on the device: mostly one, which is
+        found without arrays."""
+        found: list[int] = []
+        after = which.start
+        while len(found) < count and (chunk := self._here.find(1, after, which.stop)) >= 0:
+            found.append(chunk)
+            after = chunk + 1
+        return found

@@ -30,19 +30,27 @@ class Exchange:
     coming: tuple[int, ...] = ()
 
 
+NO_EXCHANGE = Exchange()
+
+
 def worths(chunks: ChunkNumbers, scores: Scores) -> Worths:
-    """What chunks are worth: their scores, which are finite, and infinity where nobody judged."""
+    """What chunks, in increasing order, are worth: their scores, which are finite, and infinity
+    where nobody judged."""
+    table = np.asarray(() if scores is None else scores, np.float64)
+    if len(chunks) and chunks[-1] < len(table):
+        return table[chunks]
     found = np.full(len(chunks), np.inf)
-    if scores is not None:
-        table = np.asarray(scores, np.float64)
-        judged = chunks < len(table)
-        found[judged] = table[chunks[judged]]
+    judged = chunks < len(table)
+    found[judged] = table[chunks[judged]]
     return found
 
 
 def least_worth(chunks: ChunkNumbers, scores: Scores, count: int) -> list[int]:
-    """The ``count`` chunks that go first, the first one first."""
-    return _first(chunks, worths(chunks, scores), count)[0]
+    """The ``count`` of ``chunks``, in increasing order, that go first, the first one first."""
+    worth = worths(chunks, scores)
+    if count == 1 and len(chunks):
+        return [int(chunks[worth.argmin()])]  # the first of those that are worth the same
+    return [chunk for _, chunk in _ends(chunks, worth, count)]
 
 
 def select(
@@ -50,31 +58,37 @@ def select(
 ) -> Exchange:
     """The best exchange of at most ``burst`` chunks.
 
-    ``resident`` are those that may leave, ``away`` those that may come, ``room`` the places that
-    are free. What comes takes free places first, then those of the least worth.
+    ``resident`` are those that may leave, ``away`` those that may come, both in increasing order,
+    ``room`` the places that are free. What comes takes free places first, then those of the least
+    worth.
     """
-    # The most worth first: of the negative, the least.
-    best, negative = _first(-away, -worths(away, scores), burst)
+    best = _ends(away, worths(away, scores), burst, most=True)
     free = max(0, room)
-    coming, rest = [-chunk for chunk in best[:free]], best[free:]
-    leaving = []
-    last, least = _first(resident, worths(resident, scores), len(rest))
+    coming, leaving = [chunk for _, chunk in best[:free]], []
+    least = _ends(resident, worths(resident, scores), len(best) - len(coming))
     # In the order in which an exchange gains most.
-    for new, worth, old, other in zip(rest, negative[free:], last, least, strict=False):
-        if _reduced(-worth) <= other:
+    for (worth, new), (other, old) in zip(best[free:], least, strict=False):
+        if _reduced(worth) <= other:
             break
         leaving.append(old)
-        coming.append(-new)
+        coming.append(new)
     return Exchange(tuple(leaving), tuple(coming))
 
 
-def _first(chunks: ChunkNumbers, worth: Worths, count: int) -> tuple[list[int], list[float]]:
-    """The first ``count`` chunks by worth, then by number, and their worths."""
-    if 0 < count < len(chunks):
-        kept = worth <= np.partition(worth, count - 1)[count - 1]
+def _ends(
+    chunks: ChunkNumbers, worth: Worths, count: int, *, most: bool = False
+) -> list[tuple[float, int]]:
+    """The ``count`` chunks of the least or the ``most`` worth, then number: worths and numbers."""
+    if count <= 0:
+        return []
+    if count < len(chunks):
+        place = len(chunks) - count if most else count - 1
+        ordered = worth.copy()
+        ordered.partition(place)
+        last = ordered[place]
+        (kept,) = (worth >= last if most else worth <= last).nonzero()
         chunks, worth = chunks[kept], worth[kept]
-    order = np.lexsort((chunks, worth))[:count]
-    return chunks[order].tolist(), worth[order].tolist()
+    return sorted(zip(worth.tolist(), chunks.tolist(), strict=True), reverse=most)[:count]
 
 
 def _reduced(worth: float) -> float:

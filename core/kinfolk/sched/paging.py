@@ -9,7 +9,7 @@ Where another model scores chunks, the sequence waits behind the first one until
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import perf_counter_ns
 
 from kinfolk.residency.kept import NOTHING_KEPT, KeptResidency
@@ -32,7 +32,8 @@ class Paging:
     """Decides what leaves and comes back; without ``rules``, nothing does.
 
     ``exchanges`` and ``selections`` count chunks that came back and scores that came, ``evictions``
-    chunks that left. ``choosing`` and ``moving`` are the host's nanoseconds; they decide nothing.
+    chunks that left. ``choosing``, with what is asked for it, and ``moving`` are the host's
+    nanoseconds; they decide nothing.
     ``reading``: what another model reads, to score chunks that nobody else has scored.
     """
 
@@ -252,6 +253,7 @@ class Paging:
         reason = residency.due(prompt_ends=prompt_ends)
         if reason is None:
             return
+        started = perf_counter_ns()
         lease = sequence.leased
         length = self._tables.length(lease)
         resident, last_used = residency.masks(length, length // CHUNK_POSITIONS)
@@ -271,6 +273,7 @@ class Paging:
                 stop,
             )
         )
+        self.choosing += perf_counter_ns() - started
 
     def _move(self, sequence: Sequence, residency: Residency, *, at_once: bool) -> None:
         """Take a selection a step further; ``at_once``: to its end, which the step waits for."""
@@ -279,19 +282,16 @@ class Paging:
         if residency.phase is Phase.CHOSEN:
             coming = residency.loads()
             if not at_once:
-                for chunk in coming:
-                    self._tables.fetch(lease, chunk)
+                self._tables.fetch(lease, *coming)
                 self.moving += perf_counter_ns() - started
                 return
         if residency.phase is not Phase.LOADING:
             return
         exchange = residency.exchange()
-        for chunk in exchange.leaving:
-            self._evict(sequence, residency, chunk)
-        for chunk in exchange.coming:
-            self._tables.recall(lease, chunk)
-            residency.recalled(chunk)
-            self.exchanges += 1
+        self._evict(sequence, residency, exchange.leaving)
+        self._tables.recall(lease, *exchange.coming)
+        residency.recalled(exchange.coming)
+        self.exchanges += len(exchange.coming)
         self.moving += perf_counter_ns() - started
 
     def _make_room(
@@ -300,15 +300,16 @@ class Paging:
         started = perf_counter_ns()
         evictable = self._tables.evictable(sequence.leased, needed=last_of)
         leaving = residency.surplus(needed, most, evictable)
-        for chunk in leaving:
-            self._evict(sequence, residency, chunk, last_of)
         if leaving:
+            self._evict(sequence, residency, leaving, last_of)
             self.moving += perf_counter_ns() - started
 
-    def _evict(self, sequence: Sequence, residency: Residency, chunk: int, needed: int = 0) -> None:
-        self._tables.evict(sequence.leased, chunk, needed=needed)
-        residency.evicted(chunk, self._tables.length(sequence.leased))
-        self.evictions += 1
+    def _evict(
+        self, sequence: Sequence, residency: Residency, chunks: Collection[int], needed: int = 0
+    ) -> None:
+        self._tables.evict(sequence.leased, *chunks, needed=needed)
+        residency.evicted(chunks, self._tables.length(sequence.leased))
+        self.evictions += len(chunks)
 
 
 def last_tokens_from(prompt: int) -> int:

@@ -101,7 +101,7 @@ class ScoreRequest:
     reason: ScoreReason
     resident: npt.NDArray[np.bool_] = field(compare=False)
     last_used: npt.NDArray[np.int64] = field(compare=False)
-    digests: tuple[int, ...] = ()
+    digests: npt.NDArray[np.int32] = field(compare=False)
     started: int = 0
     stop: int = 0
 

@@ -170,10 +170,10 @@ class BlockPool:
         return paged or self.window is not None
 
     def _refer(self, chunk: Chunk, *, movable: bool) -> None:
-        self.references -= holders(chunk)
+        # Each who may give the chunk up counts, and once all who do not.
+        self.references += movable or chunk.refs == chunk.movable
         chunk.refs += 1
         chunk.movable += movable
-        self.references += holders(chunk)
 
     def _unkeep(self, chunk: Chunk) -> None:
         chunk.kept -= 1
@@ -187,13 +187,12 @@ class BlockPool:
             chunk.saved = False
 
     def _unrefer(self, chunk: Chunk, *, movable: bool) -> None:
-        self.references -= holders(chunk)
         chunk.refs -= 1
         chunk.movable -= movable
-        self.references += holders(chunk)
+        self.references -= movable or chunk.refs == chunk.movable
         if chunk.refs == 0:
             # Nobody appends to it any more: only a table does, and only to a chunk it refers to.
-            if chunk.owners:
+            if chunk.owners and not chunk.saved:
                 self._save(chunk)
             self.free.append(chunk.block)
             chunk.block = DUMMY
@@ -206,20 +205,16 @@ class BlockPool:
 
     def _settle(self, chunk: Chunk) -> None:
         """Forget the bytes of a chunk without owners, and count its row of host memory or not."""
-        if chunk.owners == 0 and chunk.saved:
-            self._operations.append(DropSaved(chunk.identity))
-            chunk.saved = False
-        if chunk.owners == 0 and self._digests is not None:
-            self._digests.take_back(chunk)
+        if chunk.owners == 0:
+            if chunk.saved:
+                self._operations.append(DropSaved(chunk.identity))
+                chunk.saved = False
+            if self._digests is not None:
+                self._digests.take_back(chunk)
         wanted = chunk.saved or chunk.owners > chunk.refs
-        if wanted and not chunk.charged:
-            self._host.charge(self.row_pages)
-        elif chunk.charged and not wanted:
-            self._host.discharge(self.row_pages)
-        chunk.charged = wanted
-
-
-def holders(chunk: Chunk) -> int:
-    """How often a chunk on the device counts: for each that may give it up, and once for all who
-    do not."""
-    return chunk.movable + (chunk.refs > chunk.movable)
+        if wanted != chunk.charged:
+            chunk.charged = wanted
+            if wanted:
+                self._host.charge(self.row_pages)
+            else:
+                self._host.discharge(self.row_pages)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 NO_DIGEST: Final = -1
 
 
@@ -59,13 +62,15 @@ class SequenceState:
     Tables are in increasing chunk order; ``evicted`` counts their entries that are not resident,
     ``fetched`` those of them that have a block. With ``resident`` the sequence is paged: at most
     that many of its chunks of full attention are on the device, and ``unsaved`` of its chunks have
-    no row of host memory yet, which was promised too. It had ``started`` positions when it got the
-    slot: the rows of others have run in this slot.
+    no row of host memory yet, which was promised too. ``digests``: the place of the compressed keys
+    of each chunk that it may have, which it keeps once it has one. It had ``started`` positions
+    when it got the slot: the rows of others have run in this slot.
     """
 
     lease: SlotLease
     promised: tuple[int, ...]
     tables: tuple[dict[int, Entry], ...]
+    digests: npt.NDArray[np.int32]
     resident: int | None = None
     unsaved: int = 0
     started: int = 0

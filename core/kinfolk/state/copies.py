@@ -13,7 +13,7 @@ pool, or a recurrent slot. The host waits for none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -165,10 +165,12 @@ class Copies:
         self.saved_bytes += nbytes
         return copy.event
 
-    def load(self, place: Location, action: Action, nbytes: int) -> None:
-        """Copy the bytes of a place from the host."""
-        self._loaded[place] = self._copy(action)
-        self.loads += 1
+    def load(self, places: Collection[Location], action: Action, nbytes: int) -> None:
+        """Copy the bytes of places from the host: one action, and one event for whoever waits."""
+        copy = self._copy(action)
+        for place in places:
+            self._loaded[place] = copy
+        self.loads += len(places)
         self.loaded_bytes += nbytes
 
     def step_uses(self, place: Location) -> None:

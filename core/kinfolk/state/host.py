@@ -103,6 +103,11 @@ def copy_bytes(sources: Iterable[torch.Tensor], targets: Iterable[torch.Tensor])
     source, target = next(ins, None), next(outs, None)
     while source is not None and target is not None:
         size = min(source.numel(), target.numel())
-        target[:size].copy_(source[:size], non_blocking=True)
+        _first_bytes(target, size).copy_(_first_bytes(source, size), non_blocking=True)
         source = source[size:] if size < source.numel() else next(ins, None)
         target = target[size:] if size < target.numel() else next(outs, None)
+
+
+def _first_bytes(part: torch.Tensor, size: int) -> torch.Tensor:
+    """Mostly all of them: then no view is made."""
+    return part if part.numel() == size else part[:size]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from kinfolk.errors import StateError
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Checkpoint, Chunk, Pin, SequenceState
+from kinfolk.state.chunks import NO_DIGEST, Checkpoint, Chunk, Pin, SequenceState
 from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.host_rows import HostRows
 from kinfolk.types import CHUNK_POSITIONS, DUMMY
@@ -91,13 +93,19 @@ def check_pool(
     )
 
 
-def check_digests(digests: DigestPlaces) -> None:
-    """Raise :class:`StateError` unless every place is free or held by one chunk with an owner."""
+def check_digests(digests: DigestPlaces, sequences: Iterable[SequenceState]) -> None:
+    """Raise :class:`StateError` unless every place is free or held by one chunk with an owner, and
+    paged sequences know no other places."""
     places = sorted([*digests.free, *digests.holders])
     require(places == list(range(digests.size)), "places for compressed keys")
     for place, chunk in digests.holders.items():
         require(chunk.digest == place, f"compressed keys of chunk {chunk.identity}")
         require(chunk.owners > 0, f"compressed keys of chunk {chunk.identity}, which nobody owns")
+    for seq in sequences:
+        for number in np.flatnonzero(seq.digests != NO_DIGEST).tolist():
+            place = int(seq.digests[number])
+            known = seq.paged and digests.holders.get(place) is seq.tables[0][number].chunk
+            require(known, f"compressed keys of chunk {number} of slot {seq.lease.slot}")
 
 
 def check_host(

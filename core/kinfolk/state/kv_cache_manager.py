@@ -136,7 +136,7 @@ class KVCacheManager:
                 self.tables.available(pool.index) >= 0, f"promises of pool {pool.index} are covered"
             )
         if self.tables.digests is not None:
-            check_digests(self.tables.digests)
+            check_digests(self.tables.digests, sequences.values())
             held = [each.queries for each in checkpoints.live if each.queries]
             places = list(range(self.limits.slots + 1, self.limits.query_slots))
             require(sorted([*held, *self.tables.query_places]) == places, "places for queries")

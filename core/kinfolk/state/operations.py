@@ -3,6 +3,9 @@
 Slots and blocks are indices into device tensors. Recurrent state and its checkpoints share one
 slot space, so saving and restoring a checkpoint on the device is one copy between slots. Bytes in
 host memory go by the identity of a chunk, or that of a checkpoint for its recurrent state.
+
+Nobody changes an operation. They are not frozen because a choice of chunks makes a hundred of them,
+and a frozen one takes three times as long to make.
 """
 
 from __future__ import annotations
@@ -12,14 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ClearSlot:
     """Start a sequence: empty tables, zero recurrent state."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class MapChunk:
     """Enter ``block`` as the place of logical ``chunk`` in the slot's table."""
 
@@ -29,7 +32,7 @@ class MapChunk:
     block: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class UnmapChunk:
     """Take a chunk out of the slot's table: evicted, or passed by the window."""
 
@@ -38,7 +41,7 @@ class UnmapChunk:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CopyBlock:
     """Copy a block's bytes, when a fork needs a partial chunk of its own."""
 
@@ -47,7 +50,7 @@ class CopyBlock:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CopyRecurrent:
     """Copy all recurrent tensors of a slot: fork, checkpoint or restore."""
 
@@ -55,14 +58,14 @@ class CopyRecurrent:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class StoreRecurrent:
     """The step of this plan stores recurrent state in a slot: a checkpoint inside a slice."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SaveBlock:
     """Keep a block's bytes on the host under the chunk's identity."""
 
@@ -71,7 +74,7 @@ class SaveBlock:
     identity: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LoadBlock:
     """Bring kept bytes back into a block. A step waits for them once the block is mapped."""
 
@@ -80,7 +83,7 @@ class LoadBlock:
     block: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class DigestChunk:
     """Compress the keys of a full chunk into a place for digests. ``first`` is the block of the
     first chunk of its sequence. It reads what the blocks hold before the plan's step."""
@@ -90,7 +93,7 @@ class DigestChunk:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CopyQueries:
     """Copy the last queries of a slot to another one, or to and from a place for a suspended
     sequence."""
@@ -99,7 +102,7 @@ class CopyQueries:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SaveRecurrent:
     """Keep a slot's recurrent state on the host under the checkpoint's identity."""
 
@@ -107,7 +110,7 @@ class SaveRecurrent:
     identity: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LoadRecurrent:
     """Bring kept recurrent state back into a slot."""
 
@@ -115,14 +118,14 @@ class LoadRecurrent:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class DropSaved:
     """Forget the host copy of a chunk without owners, or of a checkpoint that was dropped."""
 
     identity: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SpillSaved:
     """Write bytes that the host keeps to the disk, as the point of a job of
     :class:`kinfolk.state.disk_books.DiskBooks`: ``blocks`` are (pool, chunk, identity), and
@@ -133,7 +136,7 @@ class SpillSaved:
     blocks: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class FetchSaved:
     """Make room on the host for the bytes of a point, and read them from the disk."""
 

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+import numpy.typing as npt
+
 from kinfolk.errors import PoolExhausted, StateError
 from kinfolk.plans import PoolRule, StateLimits
 from kinfolk.state.block_pool import BlockPool
-from kinfolk.state.chunks import Chunk, Entry, SequenceState, SlotLease
+from kinfolk.state.chunks import NO_DIGEST, Chunk, Entry, SequenceState, SlotLease
 from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.geometry import (
     blocks_for_sequence,
@@ -200,6 +203,7 @@ class SequenceTables:
             SlotLease(slot, self._epochs[slot]),
             self._promise(positions, resident),
             tuple({} for _ in self.pools),
+            np.full(chunks_for(positions), NO_DIGEST, np.int32),
             resident=resident,
         )
         if seq.paged and any(pool.window is None for pool in self.pools):
@@ -233,14 +237,14 @@ class SequenceTables:
                     seq.tables[pool.index][number] = Entry(chunk, resident=False)
                     seq.evicted += 1
                     self._saved(seq, pool)
-                    self._digest(seq, pool, chunk)
+                    self._digest(seq, pool, number)
                 else:
                     pool.hold(chunk, paged=paged)
                     self._map(seq, pool, number, chunk)
                     if paged:
                         pool.seal(chunk)
                         self._saved(seq, pool)
-                        self._digest(seq, pool, chunk)
+                        self._digest(seq, pool, number)
         seq.length = seq.extended = seq.started = length
 
     def extend(self, lease: SlotLease, stop: int) -> None:
@@ -329,74 +333,74 @@ class SequenceTables:
         stop = min(length // CHUNK_POSITIONS, known - rule.tail)
         return range(rule.sink, max(rule.sink, stop))
 
-    def evict(self, lease: SlotLease, chunk: int, pool: int = 0, needed: int = 0) -> None:
-        """Take a full chunk of a paged sequence out of its table. The host has its bytes.
+    def evict(self, lease: SlotLease, *chunks: int, pool: int = 0, needed: int = 0) -> None:
+        """Take full chunks of a paged sequence out of its table. The host has their bytes.
         ``needed`` is that of :meth:`evictable`."""
-        seq = self.sequence(lease)
-        entry = seq.tables[pool].get(chunk)
-        if self.pools[pool].window is not None:
+        seq, books = self.sequence(lease), self.pools[pool]
+        if books.window is not None:
             raise StateError("chunks of a windowed pool leave by themselves")
         if not seq.paged:
             raise StateError(
                 f"slot {lease.slot} was opened without a number of resident chunks: all of them "
                 "stay on the device"
             )
-        if entry is None or not entry.resident:
-            raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
-        if (chunk + 1) * CHUNK_POSITIONS > seq.length:
-            raise StateError(f"chunk {chunk} of slot {lease.slot} is still being written")
-        if chunk not in self.evictable(lease, pool, needed):
-            rule = self.rules[pool]
-            raise StateError(
-                f"chunk {chunk} of slot {lease.slot} is protected: the first {rule.sink} and the "
-                f"last {rule.tail} chunks stay"
-            )
-        entry.resident = False
-        seq.evicted += 1
-        self.operations.append(UnmapChunk(pool, lease.slot, chunk))
-        self.pools[pool].unload(entry.chunk, paged=True)
+        entries, evictable = seq.tables[pool], self.evictable(lease, pool, needed)
+        for chunk in chunks:
+            entry = entries.get(chunk)
+            if entry is None or not entry.resident:
+                raise StateError(f"chunk {chunk} of slot {lease.slot} is not resident")
+            if chunk not in evictable:
+                raise StateError(self._why_it_stays(seq, chunk, pool))
+            entry.resident = False
+            seq.evicted += 1
+            self.operations.append(UnmapChunk(pool, lease.slot, chunk))
+            books.unload(entry.chunk, paged=True)
 
     def away(self, lease: SlotLease, pool: int = 0) -> frozenset[int]:
         """Chunks of a sequence that are not in its table."""
         entries = self.sequence(lease).tables[pool]
         return frozenset(number for number, entry in entries.items() if not entry.resident)
 
-    def digest_places(self, lease: SlotLease, pool: int = 0) -> tuple[int, ...]:
-        """The place of the compressed keys of each full chunk, -1 = it has none."""
+    def digest_places(self, lease: SlotLease) -> npt.NDArray[np.int32]:
+        """The place of the compressed keys of each full chunk of a paged sequence, -1 = it has
+        none."""
         seq = self.sequence(lease)
+        return seq.digests[: seq.length // CHUNK_POSITIONS].copy()
+
+    def fetch(self, lease: SlotLease, *chunks: int, pool: int = 0) -> None:
+        """Give evicted chunks blocks again, those of other holders or some of the sequence's own to
+        which their bytes are loaded. They are in the table from :meth:`recall` on; until then no
+        step waits for the bytes."""
+        seq, books = self.sequence(lease), self.pools[pool]
+        entries, room = seq.tables[pool], seq.promised[pool] - self._held(seq, pool)
+        for number, chunk in enumerate(chunks):
+            entry = entries.get(chunk)
+            if entry is None or entry.resident or entry.fetched:
+                raise StateError(f"chunk {chunk} of slot {lease.slot} is not evicted")
+            if number >= room:
+                raise PoolExhausted(
+                    f"no block for chunk {chunk} of slot {lease.slot}: all {seq.promised[pool]} "
+                    "that it was promised are in use; evict another chunk first"
+                )
+            books.load(entry.chunk, paged=True)
+            entry.fetched = True
+            seq.fetched += 1
+
+    def recall(self, lease: SlotLease, *chunks: int, pool: int = 0) -> None:
+        """Enter chunks that were evicted into the table again; they are fetched now if they were
+        not before."""
+        seq, books = self.sequence(lease), self.pools[pool]
         entries = seq.tables[pool]
-        return tuple(entries[n].chunk.digest for n in range(seq.length // CHUNK_POSITIONS))
-
-    def fetch(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
-        """Give an evicted chunk a block again, that of another holder or one of the sequence's own
-        to which its bytes are loaded. It is in the table from :meth:`recall` on; until then no step
-        waits for the bytes."""
-        seq = self.sequence(lease)
-        entry = seq.tables[pool].get(chunk)
-        if entry is None or entry.resident or entry.fetched:
-            raise StateError(f"chunk {chunk} of slot {lease.slot} is not evicted")
-        if self._held(seq, pool) >= seq.promised[pool]:
-            raise PoolExhausted(
-                f"no block for chunk {chunk} of slot {lease.slot}: all {seq.promised[pool]} that "
-                "it was promised are in use; evict another chunk first"
-            )
-        self.pools[pool].load(entry.chunk, paged=True)
-        entry.fetched = True
-        seq.fetched += 1
-
-    def recall(self, lease: SlotLease, chunk: int, pool: int = 0) -> None:
-        """Enter a chunk that was evicted into the table again; it is fetched now if it was not
-        before."""
-        seq = self.sequence(lease)
-        entry = seq.tables[pool].get(chunk)
-        if entry is None or not entry.fetched:
-            self.fetch(lease, chunk, pool)
-            entry = seq.tables[pool][chunk]
-        entry.fetched, entry.resident = False, True
-        seq.fetched -= 1
-        seq.evicted -= 1
-        self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
-        self._digest(seq, self.pools[pool], entry.chunk)
+        for chunk in chunks:
+            entry = entries.get(chunk)
+            if entry is None or not entry.fetched:
+                self.fetch(lease, chunk, pool=pool)
+                entry = entries[chunk]
+            entry.fetched, entry.resident = False, True
+            seq.fetched -= 1
+            seq.evicted -= 1
+            self.operations.append(MapChunk(pool, lease.slot, chunk, entry.chunk.block))
+            self._digest(seq, books, chunk)
 
     def new_identity(self) -> int:
         """A name for bytes that the host may keep: of a chunk, or of a checkpoint."""
@@ -404,6 +408,13 @@ class SequenceTables:
         return self._next_identity - 1
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _why_it_stays(self, seq: SequenceState, chunk: int, pool: int) -> str:
+        """Why a chunk on the device is not among :meth:`evictable`."""
+        named, rule = f"chunk {chunk} of slot {seq.lease.slot}", self.rules[pool]
+        if (chunk + 1) * CHUNK_POSITIONS > seq.length:
+            return f"{named} is still being written"
+        return f"{named} is protected: the first {rule.sink} and the last {rule.tail} chunks stay"
 
     def _promise(self, positions: int, resident: int | None) -> tuple[int, ...]:
         return tuple(
@@ -425,15 +436,18 @@ class SequenceTables:
         for pool in self.pools:
             if pool.window is None:
                 for number in range(seq.length // CHUNK_POSITIONS, length // CHUNK_POSITIONS):
-                    chunk = seq.tables[pool.index][number].chunk
-                    pool.seal(chunk)
+                    pool.seal(seq.tables[pool.index][number].chunk)
                     self._saved(seq, pool)
-                    self._digest(seq, pool, chunk)
+                    self._digest(seq, pool, number)
 
-    def _digest(self, seq: SequenceState, pool: BlockPool, chunk: Chunk) -> None:
+    def _digest(self, seq: SequenceState, pool: BlockPool, number: int) -> None:
         """Compress the keys of a full chunk of a paged sequence, if chunks are scored by them."""
-        if (first := seq.tables[pool.index].get(0)) is not None:
-            pool.digest(chunk, first.chunk)
+        entries = seq.tables[pool.index]
+        if self.digests is None or seq.digests[number] != NO_DIGEST or 0 not in entries:
+            return
+        chunk = entries[number].chunk
+        pool.digest(chunk, entries[0].chunk)
+        seq.digests[number] = chunk.digest
 
     def _saved(self, seq: SequenceState, pool: BlockPool) -> None:
         """A full chunk of a paged sequence has its row of host memory, which was promised."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -246,14 +247,18 @@ class State:
         """Execute a plan's operations in order. The host waits for no copy."""
         self.copies.begin()
         digests: list[DigestChunk] = []
-        for operation in operations:
-            if isinstance(operation, DigestChunk):
-                digests.append(operation)
+        for kind, run in groupby(operations, type):
+            if kind is DigestChunk:
+                digests += cast("Iterable[DigestChunk]", run)
                 continue
-            if digests and isinstance(operation, CopyBlock | LoadBlock):
+            if digests and kind in (CopyBlock, LoadBlock):
                 self._compress(digests)  # before another chunk is in the block
                 digests = []
-            self._apply(operation)
+            if kind is LoadBlock:
+                self._load_blocks(cast("Iterable[LoadBlock]", run))
+                continue
+            for operation in run:
+                self._apply(operation)
         if digests:
             self._compress(digests)
         self.copies.end()
@@ -320,12 +325,10 @@ class State:
                 self.copies.step_uses(_slot(slot))
             case SaveBlock(pool, block, identity):
                 self._save(_block(pool, block), identity, [self.pools[pool].data[block]])
-            case LoadBlock(pool, identity, block):
-                self._load(_block(pool, block), identity, [self.pools[pool].data[block]])
             case SaveRecurrent(slot, identity):
                 self._save(_slot(slot), identity, self._recurrent_bytes(slot))
             case LoadRecurrent(identity, slot):
-                self._load(_slot(slot), identity, self._recurrent_bytes(slot))
+                self._load([_slot(slot)], [(identity, self._recurrent_bytes(slot))])
                 self.copies.step_uses(_slot(slot))
             case DropSaved(identity):
                 self.host.drop(identity)
@@ -372,9 +375,25 @@ class State:
         event = self.copies.save(place, lambda: copy_bytes(row, kept), nbytes)
         self._arriving.append((identity, event))
 
-    def _load(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
-        kept = list(self.host.parts(identity))
-        self.copies.load(place, lambda: copy_bytes(kept, row), _total(row))
+    def _load_blocks(self, run: Iterable[LoadBlock]) -> None:
+        """Load blocks one after the other, as one copy."""
+        places, rows = [], []
+        for each in run:
+            places.append(_block(each.pool, each.block))
+            rows.append((each.identity, [self.pools[each.pool].data[each.block]]))
+        self._load(places, rows)
+
+    def _load(
+        self, places: Sequence[Location], rows: Sequence[tuple[int, Sequence[torch.Tensor]]]
+    ) -> None:
+        """Load rows by their identities to places, as one copy."""
+        copies = [(list(self.host.parts(identity)), row) for identity, row in rows]
+
+        def load() -> None:
+            for kept, row in copies:
+                copy_bytes(kept, row)
+
+        self.copies.load(places, load, sum(_total(row) for _, row in rows))
 
     def _to_disk(self, operation: DiskOperation) -> None:
         if self.to_disk is None:

@@ -88,12 +88,12 @@ class BlockTables:
         """What the device does not know yet; the caller brings it there with :meth:`enter`."""
         if not self._dirty:
             return NO_CHANGES
-        places: list[int] = []
-        values: list[int] = []
-        for pool, slot in sorted(self._dirty):
-            self._compare(pool, slot, places, values)
+        changes = [self._compare(pool, slot) for pool, slot in sorted(self._dirty)]
         self._dirty.clear()
-        return Changes(np.array(places, np.int64), np.array(values, np.int32))
+        if len(changes) == 1:
+            return changes[0]
+        places = np.concatenate([each.places for each in changes])
+        return Changes(places, np.concatenate([each.values for each in changes]))
 
     def enter(self, places: torch.Tensor, values: torch.Tensor) -> None:
         """Write changes, both on the device; the same place may come twice with one value."""
@@ -106,22 +106,24 @@ class BlockTables:
             self._lengths[pool] = [width] * self._slots
             self._dirty |= {(pool, slot) for slot in range(self._slots)}
 
-    def _compare(self, pool: int, slot: int, places: list[int], values: list[int]) -> None:
+    def _compare(self, pool: int, slot: int) -> Changes:
         table = self._tables[pool][slot]
-        width, start = self.widths[pool], self._starts[pool] + slot * self.widths[pool]
-        if len(table) > width:
-            raise StateError(f"slot {slot} has {len(table)} chunks in pool {pool}, room is {width}")
-        wanted = np.zeros((2, max(len(table), self._lengths[pool][slot])), np.int32)
-        self._lengths[pool][slot] = len(table)
-        chunks = sorted(table)
-        wanted[0, : len(table)] = [table[chunk] for chunk in chunks]
-        wanted[1, : len(table)] = chunks
-        for row, begin in zip(wanted, (start, start + self._slots * width), strict=True):
-            known = self._known[begin : begin + row.size]
-            (different,) = np.nonzero(known != row)
-            places += (different + begin).tolist()
-            values += row[different].tolist()
-            known[:] = row
+        width, length = self.widths[pool], len(table)
+        if length > width:
+            raise StateError(f"slot {slot} has {length} chunks in pool {pool}, room is {width}")
+        wanted = np.zeros((2, max(length, self._lengths[pool][slot])), np.int32)
+        self._lengths[pool][slot] = length
+        chunks = np.fromiter(table.keys(), np.int32, length)
+        blocks = np.fromiter(table.values(), np.int32, length)
+        order = chunks.argsort()
+        wanted[0, :length] = blocks[order]
+        wanted[1, :length] = chunks[order]
+        start, stop = self._starts[pool : pool + 2]
+        known = self._known[start:stop].reshape(2, -1, width)[:, slot, : wanted.shape[1]]
+        rows, columns = (known != wanted).nonzero()
+        known[:] = wanted
+        places = start + slot * width + rows * (self._slots * width) + columns
+        return Changes(places, wanted[rows, columns])
 
     def _view(self, pool: int) -> torch.Tensor:
         start, stop = self._starts[pool : pool + 2]

@@ -18,6 +18,10 @@ Fields = Mapping[str, tuple[str, tuple[int, ...]]]
 """Type and shape of each array by name."""
 
 
+_Stage = tuple[torch.Tensor, npt.NDArray[np.uint8], dict[str, npt.NDArray[np.generic]]]
+"""A buffer of the host, its bytes, and its arrays by name."""
+
+
 class Transfer:
     """Arrays by name, ``host`` to be filled and ``device`` to be read after :meth:`upload`.
 
@@ -32,21 +36,21 @@ class Transfer:
             nbytes = prod(shape) * ARRAY_DTYPES[kind].itemsize
             size += -(-nbytes // ARRAY_ALIGNMENT_BYTES) * ARRAY_ALIGNMENT_BYTES
         cuda = device.type == "cuda"
-        self._stages = [
+        buffers = [
             torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
             for _ in range(stages if cuda else 1)
         ]
-        self._there = torch.empty_like(self._stages[0], device=device) if cuda else self._stages[0]
+        self._there = torch.empty_like(buffers[0], device=device) if cuda else buffers[0]
         # One slice an array, of the buffer in each type: a prompt's step makes buffers of its own.
-        self._hosts: list[dict[str, npt.NDArray[np.generic]]] = []
-        for staged in self._stages:
-            arrays = {kind: staged.numpy().view(kind) for kind in ARRAY_DTYPES}
-            self._hosts.append(
-                {
-                    name: arrays[kind][_span(starts[name], kind, shape)].reshape(shape)
-                    for name, (kind, shape) in fields.items()
-                }
-            )
+        self._stages: list[_Stage] = []
+        for buffer in buffers:
+            content = buffer.numpy()
+            arrays = {kind: content.view(kind) for kind in ARRAY_DTYPES}
+            host = {
+                name: arrays[kind][_span(starts[name], kind, shape)].reshape(shape)
+                for name, (kind, shape) in fields.items()
+            }
+            self._stages.append((buffer, content, host))
         tensors = {kind: self._there.view(dtype) for kind, dtype in ARRAY_DTYPES.items()}
         self.device: dict[str, torch.Tensor] = {}
         for name, (kind, shape) in fields.items():
@@ -57,9 +61,7 @@ class Transfer:
     def turn(self) -> None:
         """Go on to the next of the host's arrays, which hold what they held a round ago."""
         self._stages.append(self._stages.pop(0))
-        self._hosts.append(self._hosts.pop(0))
-        self._staged, self.host = self._stages[0], self._hosts[0]
-        self.bytes: npt.NDArray[np.uint8] = self._staged.numpy()
+        self._staged, self.bytes, self.host = self._stages[0]
 
     def upload(self) -> None:
         """Copy everything, in the order of the current stream; the host does not wait."""

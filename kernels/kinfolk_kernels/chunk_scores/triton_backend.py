@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from kinfolk_kernels.chunk_digest.op import KeyDigest
 from kinfolk_kernels.chunk_digest.triton_backend import DIGEST_DIMS
@@ -72,8 +71,9 @@ def chunk_scores(
     """See :class:`ChunkScoresArguments`."""
     if queries.stride(-1) != 1:
         queries = queries.contiguous()
-    scratch = ScoreScratch.make(queries, len(places))
-    if len(places):
+    chunks = places.shape[0]
+    scratch = ScoreScratch.make(queries, chunks)
+    if chunks:
         for launch in launches(arguments, queries, digest, places, scratch):
             launch.run()
     return scratch.scores
@@ -97,14 +97,14 @@ def launches(
             warps=1,
         )
         queries = scratch.rotated
-    group, chunks = heads // arguments.kv_heads, len(places)
+    group, chunks = heads // arguments.kv_heads, places.shape[0]
     # Products in float32 do not run on tensor cores and need more registers.
     most = MOST_PAIRS if queries.element_size() < 4 else 16
-    tile = max(16, min(most, triton.next_power_of_2(rows * group)))
-    tiles = triton.cdiv(rows * group, tile)
+    tile = max(16, min(most, 1 << (rows * group - 1).bit_length()))
+    tiles = _divided(rows * group, tile)
     yield Launch(
         chunk_attention_kernel,
-        (triton.cdiv(chunks, RUN_CHUNKS), arguments.kv_heads * tiles, layers),
+        (_divided(chunks, RUN_CHUNKS), arguments.kv_heads * tiles, layers),
         {
             "q_ptr": queries,
             "places": places,
@@ -134,7 +134,7 @@ def launches(
     pairs = scratch.totals.numel()
     yield Launch(
         attention_totals_kernel,
-        (triton.cdiv(pairs, 16),),
+        (_divided(pairs, 16),),
         {
             "attention_ptr": scratch.attention,
             "out_ptr": scratch.totals,
@@ -146,7 +146,7 @@ def launches(
     )
     yield Launch(
         largest_share_kernel,
-        (triton.cdiv(chunks, 4),),
+        (_divided(chunks, 4),),
         {
             "attention_ptr": scratch.attention,
             "totals_ptr": scratch.totals,
@@ -161,3 +161,8 @@ def launches(
 
 def _strides(queries: torch.Tensor) -> dict[str, int]:
     return dict(zip(("q_row", "q_layer", "q_head"), queries.stride()[:3], strict=True))
+
+
+def _divided(amount: int, by: int) -> int:
+    """Rounded up; ``triton.cdiv`` takes as long as a launch."""
+    return -(-amount // by)

@@ -23,14 +23,14 @@ from kinfolk_kernels.verdict import YES, Verdict, no
 MAX_FETCHED_EXPERTS = 1024
 
 FETCH_PROGRAMS = 128
-"""Sixteen keep the link busy. With so many, each has two pieces of a record of 2 MiB, and asks for
-the second before it stores the first: all of the record is asked for at once."""
+"""Sixteen keep the link busy. With so many, each has four pieces of a record of 2 MiB, and asks for
+the next one before it stores a piece: half of the record is asked for at once."""
 
-PIECE_WORDS = 2048
-"""Words of a record that a program copies at a time: 8 KiB."""
+PIECE_WORDS = 1024
+"""Words of a record that a program copies at a time: 4 KiB."""
 
 FETCH_WARPS = 4
-"""Of each program: four loads of 16 bytes a thread for a piece. With more, or with larger pieces,
+"""Of each program: two loads of 16 bytes a thread for a piece. With more, or with larger pieces,
 some programs of the product behind would find no registers beside these, and start late."""
 
 

@@ -78,20 +78,20 @@ class StateChecks:
         drive.feed({lease: tokens[:130]})
         known = drive.kept(lease)
         pool = kinfolk_kit.plan.windows.index(None)
-        drive.kv_cache.tables.evict(lease, 0, pool)
+        drive.kv_cache.tables.evict(lease, 0, pool=pool)
         drive.apply()
         drive.poison(lease)
-        drive.kv_cache.tables.recall(lease, 0, pool)
+        drive.kv_cache.tables.recall(lease, 0, pool=pool)
         drive.apply()
         assert all(torch.equal(a, b) for a, b in zip(drive.kept(lease), known, strict=True))
-        drive.kv_cache.tables.evict(lease, 0, pool)
+        drive.kv_cache.tables.evict(lease, 0, pool=pool)
         drive.apply()
         drive.poison(lease)
         fork = drive.open()
         drive.feed({fork: tokens[:70]})
         logits = drive.feed({lease: tokens[130:135]})[lease]
         assert torch.isfinite(logits).all(), "an evicted chunk was read"
-        drive.kv_cache.tables.recall(lease, 0, pool)
+        drive.kv_cache.tables.recall(lease, 0, pool=pool)
         logits = drive.feed({fork: tokens[70:]})[fork]
         assert_same(logits, kinfolk_kit.linear(tokens)[70:])
 
