@@ -83,12 +83,13 @@ class Model:
         wanted = replace(self.wanted, step_rows=longest)
         plan = self.hooks.allocate_cache(self.config, wanted)
         rows, slots, layers = longest_step(None, longest), wanted.slots, len(plan.layers)
-        captures = most_captures(usable, layers, wanted_captures(slots, rows, host=HOST_DRAFT))
+        likely = wanted_captures(slots, rows, longest, host=HOST_DRAFT)
+        captures, largest = most_captures(usable, layers, likely), largest_step(slots, longest)
         return plan_memory(
             usable=usable,
             weights=self.weight_bytes,
             work=work_bytes(self.weights, rows, LOGIT_ROWS),
-            graphs=graph_bytes(self.weights, layers, captures, *largest_step(slots)),
+            graphs=graph_bytes(self.weights, layers, captures, *largest),
             is_host=False,
             plan=plan,
             wanted=wanted,
