@@ -181,15 +181,17 @@ def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
 
 
 def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
+    """Of the rows of one kernel: 2 to 8, and 9 to 16 by copies."""
     planes, _ = matrix("Q5_K")
     x = numbers(16, planes.columns).cuda()
     tile = int8_tile_for([planes])
     assert tile.share < tile.span
-    first, one = product(x, planes), product(x[:1], planes)
+    first, few, one = (product(x[:count], planes) for count in (16, 8, 1))
     for _ in range(20):
         assert torch.equal(product(x, planes), first)
+        assert torch.equal(product(x[:8], planes), few)
         assert torch.equal(product(x[:1], planes), one)
-    assert torch.equal(product(x[:4], planes), first[:4])
+    assert torch.equal(product(x[2:6], planes), few[2:6])
     assert torch.equal(product(x[3:12], planes), first[3:12])
 
 
