@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -173,20 +174,31 @@ class EntryFile:
 
     def read(self, kind: int, pool: int, target: Scattered) -> None:
         """Read a section into ``target``, which has its size. Raises :class:`DamagedFile`."""
+        for read in self.parts(kind, pool, target):
+            read()
+
+    def parts(self, kind: int, pool: int, target: Scattered) -> list[Callable[[], None]]:
+        """The reading of a section into ``target``, MiB by MiB: calls in any order, also at once.
+        Each raises :class:`DamagedFile`, and so does this one for a target of another size."""
         section = self._section(kind, pool)
         if nbytes_of(target) != section.nbytes:
             raise DamagedFile(f"a section has {section.nbytes} bytes, not {nbytes_of(target)}")
-        position = section.offset
-        for number, (pieces, wanted) in enumerate(
-            zip(_checked(target), section.checksums, strict=True)
-        ):
-            crc = 0
-            for piece in pieces:
-                _read_all(self._file, piece, position)
-                crc = zlib.crc32(piece, crc)
-                position += len(piece)
-            if crc != wanted:
-                raise DamagedFile(f"the checksum of MiB {number} is wrong")
+        checked = zip(_checked(target), section.checksums, strict=True)
+        return [
+            partial(self._read_part, number, section.offset + number * CHECKED_BYTES, *part)
+            for number, part in enumerate(checked)
+        ]
+
+    def _read_part(
+        self, number: int, position: int, pieces: Sequence[memoryview], wanted: int
+    ) -> None:
+        crc = 0
+        for piece in pieces:
+            _read_all(self._file, piece, position)
+            crc = zlib.crc32(piece, crc)
+            position += len(piece)
+        if crc != wanted:
+            raise DamagedFile(f"the checksum of MiB {number} is wrong")
 
     def section_bytes(self, kind: int, pool: int = 0) -> memoryview:
         """A section in memory of its own."""

@@ -1,13 +1,14 @@
-"""Reading a point of the disk tier into memory, chunk by chunk. Torch-free."""
+"""Reading a point of the disk tier into memory, in parts side by side. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Final
 
 from kinfolk.state.chain_hash import paged_root
-from kinfolk.state.disk_files import open_chunk, open_point
+from kinfolk.state.disk_files import EntryFile, open_chunk, open_point
 from kinfolk.state.disk_folder import SaltFolder
 from kinfolk.state.disk_format import (
     BLOCK_SECTION,
@@ -19,8 +20,8 @@ from kinfolk.state.disk_requests import PointRead
 from kinfolk.state.hashed_tokens import TOKEN_BYTES
 from kinfolk.types import CHUNK_POSITIONS
 
-READERS: Final = 4
-"""Chunks of a point that are read and checked at once: checksums are slower than the disk."""
+READERS: Final = 8
+"""Parts of a point that are read and checked at once: checksums are slower than the disk."""
 
 
 class UnreadableEntry(Exception):
@@ -41,45 +42,56 @@ def read_point(folder: SaltFolder, root: int, request: PointRead) -> bool:
     """
     point = request.point
     full = point.length // CHUNK_POSITIONS
-    partial = [place for place in request.blocks if place[1] == full]
-    try:
-        if not _read_own(folder, request, partial):
-            return False
-    except (DamagedFile, OSError) as error:
-        raise UnreadableEntry(error) from error
+    last = [place for place in request.blocks if place[1] == full]
     chain = [paged_root(root, point.paging), *point.chain]
-    places = sorted(request.blocks.keys() - partial, key=lambda place: place[1])
-    with ThreadPoolExecutor(READERS, "kinfolk-disk-read") as readers:
-        reads = [readers.submit(_read_chunk, folder, request, chain, *place) for place in places]
-        for place, done in zip(places, reads, strict=True):
-            try:
-                done.result()
-            except (DamagedFile, OSError) as error:
-                readers.shutdown(cancel_futures=True)
-                raise UnreadableEntry(error, (chain[place[1] + 1], place[0])) from error
+    places = sorted(request.blocks.keys() - last, key=lambda place: place[1])
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_point(folder.point(point.key), folder.salt, point.key))
+            own = _read_own(file, request, last)
+        except (DamagedFile, OSError) as error:
+            raise UnreadableEntry(error) from error
+        if own is None:
+            return False
+        # They have ended when the file is closed.
+        readers = stack.enter_context(ThreadPoolExecutor(READERS, "kinfolk-disk-read"))
+        stack.callback(readers.shutdown, cancel_futures=True)
+        parts = [readers.submit(part) for part in own]
+        chunks = [readers.submit(_read_chunk, folder, request, chain, *place) for place in places]
+        for done in parts:
+            _result(done)
+        for place, done in zip(places, chunks, strict=True):
+            _result(done, (chain[place[1] + 1], place[0]))
             request.arrived(*place)
     return True
 
 
-def _read_own(folder: SaltFolder, request: PointRead, partial: list[tuple[int, int]]) -> bool:
-    """Read what is in the point's own file."""
-    point = request.point
-    with open_point(folder.point(point.key), folder.salt, point.key) as file:
-        if bytes(file.tokens()) != request.packed[: point.length * TOKEN_BYTES]:
-            return False
-        stored = file.header.section(RECURRENT_SECTION)
-        if (stored is None) != (request.recurrent is None) or (
-            file.header.tensors != request.tensors
-        ):
-            raise DamagedFile("it has other recurrent state than the model")
-        if request.recurrent is not None:
-            file.read(RECURRENT_SECTION, 0, request.recurrent)
-        if request.residency is not None:
-            file.read(RESIDENCY_SECTION, 0, memoryview(request.residency))
-        for pool, number in partial:
-            file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
-            request.arrived(pool, number)
-    return True
+def _result(done: Future[None], chunk: tuple[int, int] | None = None) -> None:
+    try:
+        done.result()
+    except (DamagedFile, OSError) as error:
+        raise UnreadableEntry(error, chunk) from error
+
+
+def _read_own(
+    file: EntryFile, request: PointRead, last: list[tuple[int, int]]
+) -> list[Callable[[], None]] | None:
+    """Read what is in the point's own file but for the recurrent state; the calls that read that,
+    or ``None`` if the point is of other tokens."""
+    point, header = request.point, file.header
+    if bytes(file.tokens()) != request.packed[: point.length * TOKEN_BYTES]:
+        return None
+    stored = header.section(RECURRENT_SECTION)
+    if (stored is None) != (request.recurrent is None) or header.tensors != request.tensors:
+        raise DamagedFile("it has other recurrent state than the model")
+    if request.residency is not None:
+        file.read(RESIDENCY_SECTION, 0, memoryview(request.residency))
+    for pool, number in last:
+        file.read(BLOCK_SECTION, pool, request.blocks[pool, number])
+        request.arrived(pool, number)
+    if request.recurrent is None:
+        return []
+    return file.parts(RECURRENT_SECTION, 0, request.recurrent)
 
 
 def _read_chunk(
