@@ -193,6 +193,8 @@ class Buckets:
         if limits.max_draft > limits.proposed_chain:
             few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
             yield from self._likely_verify(limits.max_draft, few)
+        if self.large and limits.step_tokens > MIXED_ROWS[-1]:
+            yield from self._likely_large(limits.step_tokens)
 
     def _likely_proposed(
         self, limits: SchedulerLimits, sequences: Sequence[int]
@@ -230,11 +232,12 @@ class Buckets:
                 for among in dict.fromkeys(min(n, rows) for n in used):
                     for n in sizes:
                         yield Bucket("mixed", rows, n, width, trees, among, long)
-        if self.large and limits.step_tokens > MIXED_ROWS[-1]:
-            most = _next_size(limits.step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
-            for stores in (False, True):
-                for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
-                    yield Bucket("mixed", rows, self.large, long=self.most_long, stores=stores)
+
+    def _likely_large(self, step_tokens: int) -> Iterator[Bucket]:
+        most = _next_size(step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
+        for stores in (False, True):
+            for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
+                yield Bucket("mixed", rows, self.large, long=self.most_long, stores=stores)
 
     def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
         """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
