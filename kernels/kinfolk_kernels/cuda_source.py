@@ -21,6 +21,11 @@ import torch
 from kinfolk_kernels import launch as launches
 
 CAPABILITY = (9, 0)
+
+LEAST_MULTIPROCESSORS = 64
+"""A program may wait for another one of its launch, so both must run at the same time, each on a
+multiprocessor of its own. A part of a device (MIG) may have too few."""
+
 """The compute capability that the sources are written for: its instructions and shared memory."""
 
 MAX_SHARED = 227 * 1024
@@ -131,6 +136,9 @@ def unavailable(device: torch.device) -> str:
 def _unavailable(index: int | None) -> str:
     if torch.cuda.get_device_capability(index) != CAPABILITY:
         return f"CUDA sources are written for devices of compute capability {CAPABILITY}"
+    count = torch.cuda.get_device_properties(index).multi_processor_count
+    if count < LEAST_MULTIPROCESSORS:
+        return f"programs wait for each other; {count} multiprocessors may be too few for them"
     try:
         _nvrtc()
     except OSError as error:

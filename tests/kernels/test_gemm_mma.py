@@ -13,7 +13,12 @@ import torch
 from cuda_on_cpu import run_on_cpu
 from shares import assert_covered_once
 
-from kinfolk_kernels.cuda_source import MAX_SHARED, CudaSource, unavailable
+from kinfolk_kernels.cuda_source import (
+    LEAST_MULTIPROCESSORS,
+    MAX_SHARED,
+    CudaSource,
+    unavailable,
+)
 from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma import SOURCE, MmaTile, gemm_mma, tile_for
 from kinfolk_kernels.linear.prepare import (
@@ -114,8 +119,16 @@ def test_other_devices_say_why_they_do_not_use_it():
     assert "NVIDIA" in unavailable(torch.device("cpu"))
 
 
+def test_a_part_of_a_device_with_few_multiprocessors_does_not_use_it(monkeypatch):
+    few = SimpleNamespace(multi_processor_count=LEAST_MULTIPROCESSORS - 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: few)
+    # A device of a number that no other test asks for: answers are kept.
+    assert "63 multiprocessors" in unavailable(torch.device("cuda", 90))
+
+
 @pytest.mark.parametrize("tiles", [*WARP_ROW_TILES, *WARPGROUP_ROW_TILES])
-@pytest.mark.parametrize("columns", [64, 192, 512, 2048, 5120, 17408])
+@pytest.mark.parametrize("columns", [64, 192, 512, 2048, 5120, 17408, 53248])
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_pair_once_and_fill_the_device_once(tiles, columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]

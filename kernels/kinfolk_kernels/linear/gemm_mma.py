@@ -14,7 +14,12 @@ from pathlib import Path
 
 import torch
 
-from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch, CudaSource
+from kinfolk_kernels.cuda_source import (
+    LEAST_MULTIPROCESSORS,
+    MAX_SHARED,
+    CudaLaunch,
+    CudaSource,
+)
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
 from kinfolk_kernels.linear.prepare import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
@@ -183,9 +188,11 @@ def tile_of(
     parts: int = 1,
 ) -> MmaTile:
     """The tile of so many warps, whose shares have units of ``width`` columns, at least ``least``
-    of them if a tile has as many. Each of the ``parts`` of x has its share of the device."""
+    of them if a tile has as many. Each of the ``parts`` of x has its share of the device. So few
+    programs share a tile that the smallest device can run them at the same time."""
     most = MULTIPROCESSORS // parts
     units = -(-matrices[0].columns // width)
+    least = max(least, 2 * units // LEAST_MULTIPROCESSORS)
     tiles = [tiles_of(planes, row_warps) for planes in matrices]
 
     def rounds(count: int) -> int:
