@@ -131,8 +131,9 @@ def test_every_way_of_sampling(twins, text, sampling):
     pair.run([(leases[0], ItemKind.VERIFY, draft, None)])
 
 
-def test_large_mixtures_of_a_model_with_long_slices(model, text):
-    loaded = replace(model("qwen35moe"), slice_rows=LARGE_ROWS[-1])
+@pytest.mark.parametrize("family", ["qwen35moe", "gemma4moe", "laguna"])
+def test_large_mixtures_of_a_model_with_long_slices(model, text, family):
+    loaded = replace(model(family), slice_rows=LARGE_ROWS[-1])
     pair = Twins(Side(loaded), Side(replace(loaded, graphs=False)))
     first, second, third = (pair.open() for _ in range(3))
     pending = {first: pair.prefill(first, text[:20])}
