@@ -120,6 +120,16 @@ def test_every_row_is_used_that_costs_nothing():
     assert world.widths[-1] == [PROPOSED]
 
 
+def test_a_size_that_cannot_be_the_best_is_not_tried():
+    """One drafted row gives two tokens at most; fifteen give ten in less than five times a step
+    without drafts, which is the least that any step takes."""
+    world = World([0.95], base=1.0, row=0.01, draft=0.5)
+    world.run(PROBE - 1)
+    tried = {widths[0] for widths in world.widths[4:]}
+    assert PROPOSED in tried
+    assert 1 not in tried
+
+
 def test_no_more_rows_than_there_are():
     policy, lanes = CostWidths(), sequences(3)
     for rows in (0, 1, 5, 100):

@@ -52,7 +52,7 @@ FIRST_WEIGHT: Final = 4
 class CostWidths:
     """The widths with the most expected tokens for the time of a step.
 
-    A size whose time is not known yet is tried, so each one costs a few steps.
+    A size whose time is not known yet is tried, for a few steps, if it could be the best one.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,8 @@ class CostWidths:
     def _best(
         self, drafts: Several[Candidate], rows: int, *, drafted: bool
     ) -> tuple[float, list[int]]:
-        """Expected tokens a second, and the widths that give them; infinity to try a size."""
+        """Expected tokens a second, and the widths that give them; infinity to try the size that
+        may be the best, by the least time that it can take."""
         lanes = len(drafts)
         gains = []
         for lane, draft in enumerate(drafts):
@@ -162,22 +163,29 @@ class CostWidths:
         gains.sort()
         del gains[max(0, rows) :]
         trees = {lane for lane, draft in enumerate(drafts) if draft.source == TREE_SOURCE}
-        best, taken, expected, least, tree = 0.0, 0, float(lanes), 0.0, False
+        best, taken, expected, tree = 0.0, 0, float(lanes), False
+        hope, promising = 0.0, 0
+        least = self._time(lanes, lanes, drafted=False, tree=False) or 0.0
         for count in range(len(gains) + 1):
             if count:
                 expected -= gains[count - 1][0]
                 tree = tree or gains[count - 1][2] in trees
             if count < len(gains) and _size(lanes + count + 1) == _size(lanes + count):
                 continue  # the next row is free
-            seconds = self._time(lanes + count, lanes, drafted=drafted, tree=tree)
+            # More rows do not take less time, nor does a tree of as many.
+            chain = self._time(lanes + count, lanes, drafted=drafted, tree=False)
+            least = max(least, chain or 0.0)
+            seconds = self._time(lanes + count, lanes, drafted=drafted, tree=True) if tree else chain
             if seconds is None:
-                # More rows do not take less time.
-                if expected <= best * least:
-                    continue
-                return inf, _counts(gains[:count], lanes)
+                most = expected / least if least else inf
+                if most > hope:
+                    hope, promising = most, count
+                continue
             least = max(least, seconds)
             if expected > best * seconds:
                 best, taken = expected / seconds, count
+        if hope > best:
+            return inf, _counts(gains[:promising], lanes)
         return best, _counts(gains[:taken], lanes)
 
 
