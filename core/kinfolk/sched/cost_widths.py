@@ -173,9 +173,10 @@ class CostWidths:
             if count < len(gains) and _size(lanes + count + 1) == _size(lanes + count):
                 continue  # the next row is free
             # More rows do not take less time, nor does a tree of as many.
-            chain = self._time(lanes + count, lanes, drafted=drafted, tree=False)
-            least = max(least, chain or 0.0)
-            seconds = self._time(lanes + count, lanes, drafted=drafted, tree=True) if tree else chain
+            seconds = self._time(lanes + count, lanes, drafted=drafted, tree=False)
+            least = max(least, seconds or 0.0)
+            if tree:
+                seconds = self._time(lanes + count, lanes, drafted=drafted, tree=True)
             if seconds is None:
                 most = expected / least if least else inf
                 if most > hope:
