@@ -1,15 +1,17 @@
 """What answers are worth with each ``--kvflash-policy``: the bundled model, in the engine.
 
     python benchmarks/policies.py [--each N] [--depths .1,.5,.9] [--policies lru,qk,drafter,oracle]
-                                  [--exact] [--device cpu] [--seed N] [--json FILE]
+                                  [--exact text|whole] [--device cpu] [--seed N] [--json FILE]
 
 Texts are those of ``benchmarks/recall.py``: 63 chunks with a needle, to which their end goes back.
 Each is answered with everything on the device first, and then with a budget, of which two chunks
 can be chosen. The answer is what follows in the needle, and the engine is made to give it: a token
-is right if it is the most probable one behind the right ones before it. With ``--exact`` prompts
-are also read with everything on the device, stored on the disk, and gone on from with the budget;
-as the last token of a prompt is never in a stored prefix, the budget has that one row for its
-choice. With ``drafter`` the model reads itself along. Bytes are those of the device for scores, and
+is right if it is the most probable one behind the right ones before it. With ``--exact`` there is
+one more row of each policy: 63 chunks were read with everything on the device and stored on the
+disk, and are gone on from with the budget. With ``whole`` the end is stored too, but for its last
+token, which is never in a stored prefix: then chunks are chosen by that one row.
+
+With ``drafter`` the model reads itself along. Bytes are those of the device for scores, and
 for another model with its state; microseconds are the host's for a choice, which with ``oracle`` is
 all of it, and with ``drafter`` not the reading. ``benchmarks/kernels/chunks.py`` has those of a
 device.
@@ -100,9 +102,11 @@ def measured(
     cases: Sequence[Text],
     policy: str = RESIDENT,
     stored: Path | None = None,
+    *,
+    whole: bool = False,
 ) -> Row:
     """The row of a policy. ``stored`` is a folder: with everything on the device, prompts are
-    stored there, and a policy goes on from them."""
+    stored there, and a policy goes on from them; ``whole``: with their ends."""
     resident = policy == RESIDENT
     settings: dict[str, Any] = {"checkpoints": 0}
     if stored is not None:
@@ -114,14 +118,15 @@ def measured(
     right, total = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     with opened(path, registry, device, **settings) as runtime:
         for number, text in enumerate(cases):
-            kept = () if stored is None else (len(text.tokens) - 1,)
-            usage, chosen = answered(runtime, text, str(number), kept if resident else ())
+            length = len(text.tokens) - 1 if whole else CHUNKS * CHUNK_POSITIONS
+            checkpoints = (length,) if resident and stored is not None else ()
+            usage, chosen = answered(runtime, text, str(number), checkpoints)
             if usage.exact != resident:
                 raise SettingsError(f"{policy}: what left the device is not what the row is about")
-            if kept and resident:
-                store(runtime, text.tokens[: kept[0]], str(number))
-            elif kept and usage.reused != kept[0]:
-                raise SettingsError(f"only {usage.reused} tokens of {kept[0]} were on the disk")
+            if checkpoints:
+                store(runtime, text.tokens[:length], str(number))
+            elif usage.reused != (0 if stored is None else length):
+                raise SettingsError(f"{usage.reused} tokens of {length} were on the disk")
             right[text.kind] += sum(a == b for a, b in zip(chosen, text.answer, strict=True))
             total[text.kind] += len(text.answer)
             sys.stderr.write(f"\r{number + 1} of {len(cases)}")
@@ -201,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--each", type=int, default=2, help="texts of every kind and depth")
     parser.add_argument("--depths", default=".1,.5,.9")
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--exact", action="store_true", help="go on from stored prompts too")
+    parser.add_argument("--exact", choices=("text", "whole"), help="go on from stored prompts too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -215,7 +220,10 @@ def main(arguments: list[str] | None = None) -> None:
         stored = Path(folder) if options.exact else None
         for policy in (RESIDENT, *options.policies.split(",")):
             for place in (stored,) if stored is None or policy == RESIDENT else (stored, None):
-                rows.append(measured(path, registry, options.device, cases, policy, place))
+                whole = options.exact == "whole"
+                rows.append(
+                    measured(path, registry, options.device, cases, policy, place, whole=whole)
+                )
                 say(line(rows[-1]))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")

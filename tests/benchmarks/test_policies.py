@@ -25,7 +25,9 @@ def policies(repo, monkeypatch):
     ("asked", "more"),
     [
         (("qk",), ()),
-        pytest.param(("lru", "qk", "drafter", "oracle"), ("--exact",), marks=pytest.mark.long),
+        pytest.param(
+            ("lru", "qk", "drafter", "oracle"), ("--exact", "whole"), marks=pytest.mark.long
+        ),
     ],
 )
 def test_every_policy_has_its_rows(policies, tmp_path, asked, more):
