@@ -14,8 +14,9 @@ choosing    every 64 tokens the most exchanges that a choice makes, by drawn sco
 memory      the most that was allocated on the device, at the shorter and at the whole context
 prompt      a prompt of the whole context, by the rates of pieces of it behind other positions
 whole       the same, read once as a whole with the budget (not by default)
-recall      the bundled model: tokens of answers that are those with everything on the device, where
-            a text goes back to what has left (``benchmarks/policies.py``)
+recall      the bundled model: right tokens where a text goes back to what has left, of those with
+            everything on the device; exact: prompts were read so too, pooled: with the budget
+            (``benchmarks/policies.py``)
 compressed  the first token of a long prompt that is compressed by the model of ``--drafter``
             (without one by the same file), against the same prompt read in full
 
@@ -78,7 +79,7 @@ GOALS: Final = {
     ),
     "memory": (("ratio", "<=", 1.01),),
     "prompt": (("times_faster", ">=", 1.6),),
-    "recall": (("of_resident", ">=", 0.95),),
+    "recall": (("of_resident_exact", ">=", 1.0), ("of_resident_pooled", ">=", 0.95)),
     "compressed": (("times_sooner", ">=", 5),),
 }
 """Of each row the figures that have a goal."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from paging_engine import Row
-from policies import BUDGET, BURST, answers, measured, opened
-from recall import CHUNKS, texts
+from policies import DECODING, cases_of, measured
+from recall import CHUNKS
 
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.compression import Compressor, TextSource, compressor_of
 from kinfolk.engine.prompt import Prompt, text_prompt
 from kinfolk.engine.runtime import Runtime
@@ -30,25 +33,29 @@ WARM = 4096
 
 
 def recalled(options: argparse.Namespace) -> Row:
-    """Tokens of the bundled model's answers that are those with everything on the device."""
+    """Right tokens of given answers of the bundled model, with everything on the device and with a
+    budget, behind prompts that were read with everything on the device and with the budget."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    path = registry.bundled_model()
-    if path is None:
-        raise SettingsError("no installed family ships a model")
-    most = SOURCE * CHUNKS * CHUNK_POSITIONS
-    with opened(path, registry, options.device) as runtime:
-        vocabulary = runtime.info.vocabulary
-        found = texts(runtime.tokenizer, vocabulary, options.places, options.each, 0, most)
-        cases = list(found)
-        full = answers(runtime, cases)
-    row = measured(path, registry, options.device, "qk", cases, full)
-    right, total = sum(row.right.values()), sum(row.total.values())
+    path, most = bundled_model(registry), SOURCE * CHUNKS * CHUNK_POSITIONS
+    cases = cases_of(path, registry, options.places, options.each, most=most)
+    with TemporaryDirectory() as folder:
+        stored = Path(folder)
+        resident = measured(path, registry, options.device, cases, stored=stored)
+        exact = measured(path, registry, options.device, cases, "qk", stored)
+    pooled = measured(path, registry, options.device, cases, "qk")
+    most_right = sum(resident.right.values())
+    if not most_right:
+        raise SettingsError("no token is right with everything on the device")
     return {
-        "resident_share": round((BUDGET // CHUNK_POSITIONS - BURST - 1) / CHUNKS, 3),
-        "recalls": row.recalled,
-        "right": row.right,
-        "total": row.total,
-        "of_resident": round(right / total, 4),
+        "texts": len(cases),
+        "resident_share": round(DECODING / CHUNKS, 3),
+        "recalls": {"exact": exact.recalled, "pooled": pooled.recalled},
+        "total": resident.total,
+        "resident": resident.right,
+        "exact": exact.right,
+        "pooled": pooled.right,
+        "of_resident_exact": round(sum(exact.right.values()) / most_right, 4),
+        "of_resident_pooled": round(sum(pooled.right.values()) / most_right, 4),
     }
 
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import files
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -46,6 +47,9 @@ CPU = torch.device("cpu")
 
 CHUNKS, QUERY_ROWS, CHOSEN = 63, 8, 2
 SINK, TAIL = 1, 2
+ANSWER = 14
+"""Most tokens of a needle behind what the end of a text repeats."""
+
 KEY_HEADS, DIM = 4, 256
 """Of the model whose bytes are counted."""
 
@@ -233,11 +237,13 @@ SCORERS = (
 
 @dataclass(frozen=True)
 class Text:
-    """``tokens`` with a needle in ``chunk``, to which their end goes back."""
+    """``tokens`` with a needle in ``chunk``, whose first tokens their end repeats; ``answer`` are
+    those that follow in the needle."""
 
     kind: str
     chunk: int
     tokens: list[int] = field(repr=False)
+    answer: list[int] = field(repr=False)
 
 
 def texts(
@@ -259,7 +265,7 @@ def texts(
     for kind in KINDS:
         for depth in depths:
             for _ in range(each):
-                needle, end = KINDS[kind](tokenizer, vocabulary, chance)
+                needle, repeated = KINDS[kind](tokenizer, vocabulary, chance)
                 at = chance.randrange(len(source) - CHUNKS * CHUNK_POSITIONS)
                 tokens = source[at : at + CHUNKS * CHUNK_POSITIONS]
                 chunk = SINK + round(depth * (CHUNKS - SINK - TAIL - 1))
@@ -267,31 +273,34 @@ def texts(
                     CHUNK_POSITIONS - len(needle) + 1
                 )
                 tokens[start : start + len(needle)] = needle
-                yield Text(kind, chunk, tokens + end)
+                answer = needle[repeated : repeated + ANSWER]
+                yield Text(kind, chunk, tokens + needle[:repeated], answer)
 
 
 def meaningless(
     tokenizer: Tokenizer, vocabulary: int, chance: random.Random
-) -> tuple[list[int], list[int]]:
-    ids = [chance.randrange(256, vocabulary - 256) for _ in range(24)]
-    return ids, ids[:12]
+) -> tuple[list[int], int]:
+    return [chance.randrange(256, vocabulary - 256) for _ in range(24)], 12
 
 
-def function(
-    tokenizer: Tokenizer, vocabulary: int, chance: random.Random
-) -> tuple[list[int], list[int]]:
+def function(tokenizer: Tokenizer, vocabulary: int, chance: random.Random) -> tuple[list[int], int]:
     name, first, second = (word(chance) for _ in range(3))
     begun = f"\n\ndef {name}({first}, {second}):\n    "
     body = f"{second} = {first} % {chance.randrange(100, 999)}\n    return {second}\n"
-    return tokenizer.encode(begun + body)[:CHUNK_POSITIONS], tokenizer.encode(begun)
+    return begun_needle(tokenizer, begun, body)
 
 
-def constant(
-    tokenizer: Tokenizer, vocabulary: int, chance: random.Random
-) -> tuple[list[int], list[int]]:
+def constant(tokenizer: Tokenizer, vocabulary: int, chance: random.Random) -> tuple[list[int], int]:
     name = f"{word(chance)}_{word(chance)}".upper()
-    begun = f'\n{name} = "'
-    return tokenizer.encode(f'{begun}{word(chance)}{word(chance)}"\n'), tokenizer.encode(begun)
+    return begun_needle(tokenizer, f'\n{name} = "', f'{word(chance)}{word(chance)}"\n')
+
+
+def begun_needle(tokenizer: Tokenizer, begun: str, rest: str) -> tuple[list[int], int]:
+    """The tokens of a needle, and how many of them ``begun`` has too: its last token may be another
+    one where the text ends there."""
+    needle = tokenizer.encode(begun + rest)[:CHUNK_POSITIONS]
+    both = zip(needle, tokenizer.encode(begun), strict=False)
+    return needle, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
 
 
 def word(chance: random.Random) -> str:

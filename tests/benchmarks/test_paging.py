@@ -18,13 +18,13 @@ def paging(repo):
         recall = importlib.import_module("recall")
         patch.setattr(recall, "CHUNKS", 12)
         patch.setattr(recall, "KINDS", {"ids": recall.KINDS["ids"]})
-        patch.setattr(importlib.import_module("policies"), "ANSWER", 2)
+        patch.setattr(recall, "ANSWER", 2)
         spec = importlib.util.spec_from_file_location("paging", repo / "benchmarks/paging.py")
         module = importlib.util.module_from_spec(spec)
         patch.setitem(sys.modules, "paging", module)
         spec.loader.exec_module(module)
         yield module
-        for name in ("recall", "policies", "resume", "paging_engine", "paging_quality"):
+        for name in ("recall", "forced", "policies", "resume", "paging_engine", "paging_quality"):
             sys.modules.pop(name, None)
 
 
@@ -86,9 +86,11 @@ def test_every_row_is_taken(paging, run, capsys):
         assert full["sequences"] == step["sequences"]
         assert full["times_faster"] == round(full["ms"] / step["paged_ms"], 3)
     (recall,) = taken["recall"]
-    assert recall["recalls"] > 0
     assert recall["total"] == {"ids": 2}
-    assert recall["of_resident"] == recall["right"]["ids"] / 2
+    for prompts in ("exact", "pooled"):
+        assert recall["recalls"][prompts] > 0
+        share = recall[prompts]["ids"] / recall["resident"]["ids"]
+        assert recall[f"of_resident_{prompts}"] == share
     (compressed,) = taken["compressed"]
     assert 2 * compressed["compressed_tokens"] < compressed["tokens"] <= 1200
     for name, goals in paging.GOALS.items():

@@ -14,26 +14,34 @@ def policies(repo, monkeypatch):
     monkeypatch.syspath_prepend(str(repo / "benchmarks"))
     recall = importlib.import_module("recall")
     monkeypatch.setattr(recall, "CHUNKS", 12)
+    monkeypatch.setattr(recall, "ANSWER", 3)
     monkeypatch.setattr(recall, "KINDS", {"ids": recall.KINDS["ids"]})
-    module = importlib.import_module("policies")
-    module.ANSWER = 3
-    yield module
-    for name in ("policies", "recall"):
+    yield importlib.import_module("policies")
+    for name in ("policies", "forced", "recall"):
         del sys.modules[name]
 
 
 @pytest.mark.parametrize(
-    "asked", [("qk",), pytest.param(("lru", "qk", "drafter", "oracle"), marks=pytest.mark.long)]
+    ("asked", "more"),
+    [
+        (("qk",), ()),
+        pytest.param(
+            ("lru", "qk", "drafter", "oracle"), ("--exact", "whole"), marks=pytest.mark.long
+        ),
+    ],
 )
-def test_every_policy_has_a_row(policies, tmp_path, asked):
+def test_every_policy_has_its_rows(policies, tmp_path, asked, more):
     file = tmp_path / "rows.json"
-    which = ("--policies", ",".join(asked))
+    which = ("--policies", ",".join(asked), *more)
     policies.main(["--each", "1", "--depths", ".5", *which, "--json", str(file)])
-    rows = {row["policy"]: row for row in json.loads(file.read_text())}
-    assert tuple(rows) == asked
-    for policy, row in rows.items():
-        assert row["total"] == {"ids": policies.ANSWER}
-        scored = policy != "lru"
+    resident, *rows = json.loads(file.read_text())
+    assert (resident["policy"], resident["recalled"]) == ("resident", 0)
+    prompts = [True, False] if more else [False]
+    wanted = [(policy, exact) for policy in asked for exact in prompts]
+    assert [(row["policy"], row["exact"]) for row in rows] == wanted
+    for row in rows:
+        assert row["total"] == {"ids": 3}
+        scored = row["policy"] != "lru"
         assert [row[name] > 0 for name in ("selections", "recalled", "device_bytes")] == [
             scored
         ] * 3
