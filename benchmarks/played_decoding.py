@@ -40,7 +40,7 @@ from traced_routes import Player, playing, with_traced_routes
 
 from kinfolk.cli.bench_runs import Workload, measure
 from kinfolk.cli.main import BUILT_IN
-from kinfolk.engine.buckets import MIXED_ROWS
+from kinfolk.engine.buckets import MAX_FETCH_ROWS
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.expert_plan import ExpertPlan
 from kinfolk.engine.loading import LoadedModel, load_model
@@ -347,7 +347,7 @@ class Traffics:
         whole, prompt, decode = (Traffic.none(trace.layers) for _ in range(3))
         policy = DecayedCount(DECAY) if plan.swap else Static()
         residency = Residency.of(placement, trace.experts)
-        most, decoded = MIXED_ROWS[-1], work.sequences * work.rows
+        most, decoded = MAX_FETCH_ROWS, work.sequences * work.rows
         for number, step in enumerate(walk(trace, policy, residency, rows, most)):
             if step.counted:
                 whole.add(step)

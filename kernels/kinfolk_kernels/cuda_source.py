@@ -21,12 +21,11 @@ import torch
 from kinfolk_kernels import launch as launches
 
 CAPABILITY = (9, 0)
+"""The compute capability that the sources are written for: its instructions and shared memory."""
 
 LEAST_MULTIPROCESSORS = 64
 """A program may wait for another one of its launch, so both must run at the same time, each on a
 multiprocessor of its own. A part of a device (MIG) may have too few."""
-
-"""The compute capability that the sources are written for: its instructions and shared memory."""
 
 MAX_SHARED = 227 * 1024
 """Bytes of shared memory that a program may use there."""

@@ -28,8 +28,13 @@ MIXED_ROWS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of steps with slices of prompts."""
 
 LARGE_ROWS = (768, 1024, 1536, 2048, 3072, 4096)
-"""The same for models with slices as long as the last: mixtures of experts, of whose kernels the
-host takes longer to launch a step than the device takes to run it. Nothing is drafted in them."""
+"""The same for models with slices as long as the last, which are mixtures of experts: the host
+takes longer to launch the kernels of such a step than the device takes to run them. Nothing is
+drafted in these steps."""
+
+MAX_FETCH_ROWS = MIXED_ROWS[-1]
+"""Rows of the largest step in which chosen experts come to near bays. In a larger one a prompt
+would choose nearly all of them, and push out those that decoding uses."""
 
 LARGE_SEQUENCES = (8, 32, 128)
 """Sequences of large steps. One size serves all steps of a model."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kinfolk.descriptors import Family
-from kinfolk.engine.buckets import MIXED_ROWS, usual_draft
+from kinfolk.engine.buckets import MAX_FETCH_ROWS, usual_draft
 from kinfolk.engine.chunk_scoring import PROBE_CHUNKS, probe_scorers
 from kinfolk.engine.drafting import LoadedDrafter
 from kinfolk.engine.memory import FEWEST_CAPTURES
@@ -214,7 +214,7 @@ class ModelSource:
             # The largest number: until a step writes its own, no row is padding.
             most = torch.iinfo(torch.int32).max
             rows = torch.full((1,), most, dtype=torch.int32, device=ready.device)
-            fetched = MIXED_ROWS[-1] if experts.swap or experts.counted else 0
+            fetched = MAX_FETCH_ROWS if experts.swap or experts.counted else 0
             context = replace(context, placement=experts.placement, rows=rows, fetch_rows=fetched)
         model = ready.family.build(config, weights, context)
         _ask_for_features(ready, model)
