@@ -95,18 +95,22 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             wait_for_copies(loaded.device)
             host.append(chat.first_token_from(engine, "host"))
     files = [each for each in folder.rglob("*") if each.is_file() and each.stat().st_size > 4096]
-    disk = []
-    for _ in range(options.repeats):
-        forget_pages(files)
+    disk: dict[bool, list[float]] = {False: [], True: []}
+    for cached in [True] * options.repeats + [False] * options.repeats:
+        if not cached:
+            forget_pages(files)
         with opened(loaded, settings) as engine:
             chat.warm(engine)
-            disk.append(chat.first_token_from(engine, "disk"))
+            disk[cached].append(chat.first_token_from(engine, "disk"))
     copied, read = copy_rate(loaded.device), read_rate(files)
+    forget_pages(files)
+    read_cold = read_rate(files)
     medians = {
         name: statistics.median(times)
         for name, times in (
             *(("cold", cold), ("alone", short)),
-            *(("device", near), ("host", host), ("disk", disk)),
+            *(("device", near), ("host", host)),
+            *(("disk", disk[True]), ("disk_cold", disk[False])),
         )
     }
     figures |= {f"{name}_ms": round(1000 * value, 2) for name, value in medians.items()}
@@ -114,11 +118,14 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "kept_bytes": nbytes,
         "copy_GB_s": round(copied / 1e9, 2),
         "read_and_check_GB_s": round(read / 1e9, 2),
+        "read_and_check_cold_GB_s": round(read_cold / 1e9, 2),
         "host_bound_ms": round(1000 * (nbytes / RATE_SHARE / copied + FIXED_SECONDS), 2),
         "disk_bound_ms": round(1000 * (nbytes / RATE_SHARE / read + FIXED_SECONDS), 2),
+        "disk_cold_bound_ms": round(1000 * (nbytes / RATE_SHARE / read_cold + FIXED_SECONDS), 2),
         "host_parts_ms": parts(medians, nbytes / copied),
         "host_of_cold": round(medians["host"] / medians["cold"], 3),
         "disk_of_cold": round(medians["disk"] / medians["cold"], 3),
+        "disk_cold_of_cold": round(medians["disk_cold"] / medians["cold"], 3),
     }
     return figures
 
@@ -235,8 +242,7 @@ def copy_rate(device: torch.device) -> float:
 
 
 def read_rate(files: list[Path]) -> float:
-    """Bytes a second of reading files, whose pages are not cached, and summing them up."""
-    forget_pages(files)
+    """Bytes a second of reading files and summing them up."""
     began = time.perf_counter()
     nbytes = 0
     for path in files:

@@ -158,6 +158,29 @@ def test_recurrent_state_of_many_layers_changes_in_a_launch_for_each_type(operat
     assert calls.writes == 2
 
 
+def test_recurrent_state_that_was_freed_is_not_what_is_cleared_later(state):
+    state.apply([ClearSlot(1)])
+    state.free()
+    state.allocate()
+    for tensor in state.recurrent(1).values():
+        tensor.fill_(7)
+    state.apply([ClearSlot(1)])
+    for tensor in state.recurrent(1).values():
+        assert not tensor[1].any()
+        assert (tensor[2] == 7).all()
+
+
+def test_the_table_of_a_long_prefix_fits_the_upload_of_a_captured_step():
+    """Buffers of their own take the host as long as the rest of such a step."""
+    plan = StatePlan((Paged((Section("k", 1, 1, Codec("f32")),)),))
+    limits = StateLimits(1, 0, blocks=(512,), context=32768, step_rows=64, tree_rows=0)
+    made = State(plan, limits, torch.device("cpu"))
+    made.block_tables.take_changes()
+    made.apply([MapChunk(0, 1, chunk, chunk + 1) for chunk in range(512)])
+    changes = len(made.block_tables.take_changes().places)
+    assert 1000 < changes <= made.block_tables.usual_changes
+
+
 def test_saved_bytes_come_back_into_any_block(state):
     before = raw(state)
     state.apply([SaveBlock(0, 3, identity=77)])

@@ -163,6 +163,7 @@ class State:
         """Whether keys or values are stored in a quantised format."""
         self.copies = Copies(streams or streams_for(device))
         self._recurrent: dict[int, dict[str, torch.Tensor]] = {}
+        self._recurrent_of: dict[int, list[list[torch.Tensor]]] = {}
         self._paged: dict[int, PagedLayer] = {}
         self._allocate_layers()
         self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
@@ -186,7 +187,7 @@ class State:
             pool.free()
             for table in pool.tables:  # those of sequences that have ended
                 table.clear()
-        self._recurrent, self._paged = {}, {}
+        self._recurrent, self._recurrent_of, self._paged = {}, {}, {}
         if self.scorer is not None:
             self.scorer.free()
         self.block_tables.invalidate()
@@ -407,11 +408,13 @@ class State:
 
     def _recurrent_rows(self, slot: int) -> list[list[torch.Tensor]]:
         """The recurrent state of a slot, in lists of one type each: those that a single launch
-        changes. A model has a hundred of them."""
-        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-        for tensor in self.recurrent_tensors():
-            by_type.setdefault(tensor.dtype, []).append(tensor[slot])
-        return list(by_type.values())
+        changes. A model has a hundred of them, so they are made once for each slot."""
+        if slot not in self._recurrent_of:
+            by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+            for tensor in self.recurrent_tensors():
+                by_type.setdefault(tensor.dtype, []).append(tensor[slot])
+            self._recurrent_of[slot] = list(by_type.values())
+        return self._recurrent_of[slot]
 
     def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
         """The recurrent state of a slot, uint8 [n] for each tensor."""
