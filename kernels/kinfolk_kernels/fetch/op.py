@@ -43,6 +43,7 @@ class FetchArguments:
     rows: torch.Tensor
     pinned: int = 0
     decay: float = 0.95
+    next_weights: tuple[torch.Tensor, ...] = ()
 
     @property
     def bays(self) -> int:

@@ -14,6 +14,7 @@ from kinfolk.nn.layer_inputs import LayerInputBranch, LayerInputs
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import NormGroup, RMSNorm
+from kinfolk.nn.projections import input_matrices
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.sandwich import ResidualBranch, Sandwich, SandwichLayer
@@ -149,7 +150,8 @@ class LayerBuilder:
         down = weights[f"{block}ffn_down_exps.weight"]
         bays = self.context.bays(layer, self.config.experts[layer])
         store = ExpertStore.place(layer, gate, up, down, bays)
-        return MoE(self.context, router, store, activation="gelu_tanh")
+        following = input_matrices(weights, layer + 1)
+        return MoE(self.context, router, store, activation="gelu_tanh", next_matrices=following)
 
     def norm(self, name: str, dtype: torch.dtype | None = None) -> RMSNorm:
         weight = self.weights.tensor(f"{name}.weight")
