@@ -124,6 +124,22 @@ def test_without_recurrent_state_only_chunks_are_saved(make_toy_cache):
     toy.kv_cache.check_integrity()
 
 
+def test_a_block_that_is_being_saved_is_allocated_last(make_toy_cache):
+    """Who writes it waits for the copy."""
+    streams = LazyCopies()
+    toy = make_toy_cache(blocks=(6,), recurrent=False, streams=streams)
+    checkpoint = kept(toy, 100)
+    toy.kv_cache.checkpoints.demote(checkpoint)
+    other = toy.kv_cache.open(256)
+    toy.kv_cache.tables.extend(other, 256)
+    operations = toy.apply()
+    saved = {each.block for each in of_kind(operations, SaveBlock)}
+    mapped = {each.block for each in of_kind(operations, MapChunk)}
+    assert (len(saved), len(mapped)) == (2, 4)
+    assert not saved & mapped
+    assert streams.pending == 2, "no copy is waited for"
+
+
 # -- coming back ----------------------------------------------------------------------------------
 
 
