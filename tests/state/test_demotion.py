@@ -54,7 +54,7 @@ def test_a_demoted_checkpoint_gives_up_its_places_and_keeps_its_bytes(make_toy_c
     assert of_kind(operations, SaveRecurrent) == [SaveRecurrent(slot, checkpoint.identity)]
     assert len(of_kind(operations, SaveBlock)) == 4 + 2
     assert [toy.kv_cache.tables.available(pool) for pool in (0, 1)] == [12, 12]
-    assert store.free == [slot]
+    assert list(store.free) == [slot]
     assert toy.state.saved_rows == toy.kv_cache.host.rows == 7
     assert store.demotions == 1
     toy.kv_cache.check_integrity()
