@@ -19,7 +19,14 @@ from pathlib import Path
 import torch
 
 from kinfolk.engine.buckets import largest_step, wanted_captures
-from kinfolk.engine.memory import MemoryPlan, graph_bytes, most_captures, plan_memory, work_bytes
+from kinfolk.engine.memory import (
+    MOST_CACHE_BYTES,
+    MemoryPlan,
+    graph_bytes,
+    most_captures,
+    plan_memory,
+    work_bytes,
+)
 from kinfolk.engine.preparing import LOGIT_ROWS, default_checkpoints
 from kinfolk.engine.preparing_drafters import HOST_DRAFT
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
@@ -96,6 +103,8 @@ class Model:
             model_context=self.context,
             asked=context,
             flexible=frozenset(LEAST_COUNTS),
+            cache=MOST_CACHE_BYTES,
+            host_free=MOST_CACHE_BYTES,
         )
 
     def largest_context(self, usable: int) -> int:

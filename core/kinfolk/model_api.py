@@ -115,7 +115,7 @@ class StateView(Protocol):
     def paged(self, layer: int) -> PagedView: ...
 
     def recurrent(self, layer: int) -> Mapping[str, torch.Tensor]:
-        """Named tensors [slots + checkpoints + 1, ...] of the layer, indexed by slot."""
+        """Named tensors [recurrent slots, ...] of the layer, indexed by slot."""
         ...
 
     def queries(self, layer: int) -> torch.Tensor:

@@ -240,7 +240,9 @@ class StateLimits:
     the arena; ``codec``: storage of keys and values; ``host_bytes``: most bytes of host memory for
     what is not on the device, ``None`` = no limit; ``resident``: most chunks of full attention that
     a sequence has on the device, ``None`` = all of them; ``scored``: whose attention chooses these,
-    ``None`` = that of no layer.
+    ``None`` = that of no layer; ``spare_slots``: places for recurrent state beyond those of
+    sequences and checkpoints, so that a step need not store a checkpoint where another one is
+    still being copied to host memory.
     """
 
     slots: int
@@ -253,6 +255,12 @@ class StateLimits:
     host_bytes: int | None = None
     resident: int | None = None
     scored: ScoredLayers | None = None
+    spare_slots: int = 0
+
+    @property
+    def recurrent_slots(self) -> int:
+        """Places for recurrent state: the dummy, slots, checkpoints, and spare ones."""
+        return 1 + self.slots + self.checkpoints + self.spare_slots
 
     @property
     def query_slots(self) -> int:

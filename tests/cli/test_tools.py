@@ -8,8 +8,10 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from kinfolk.cli.perplexity import windows
+from kinfolk.engine import preparing
 from kinfolk.gguf.values import Value
 
 
@@ -420,6 +422,20 @@ def test_plan_says_what_a_model_takes_and_what_fits(kinfolk, model):
     assert report["usable"] == 2**30
     assert report["total"] == sum(report["parts"].values())
     assert report["total"] + report["left_to_others"] <= report["usable"]
+
+
+def test_plan_counts_the_spare_slot_of_a_gpu(kinfolk, model, monkeypatch):
+    gpu = torch.device("cuda", 0), torch.bfloat16, 2**33
+    monkeypatch.setattr(preparing, "_place", lambda settings, there: gpu)
+    options = ("plan", model, "--cache-memory", 0.5, "--draft", "off")
+    assert ", and 2 checkpoints, 1 spare slot" in kinfolk(*options).stdout
+    found = [
+        json.loads(kinfolk(*options, "--checkpoints", count, "--json").stdout)["parts"]
+        for count in (0, 1, 2, 3)
+    ]
+    none, *some = (parts["recurrent state"] for parts in found)
+    each = some[1] - some[0]
+    assert some == [none + (count + 1) * each for count in (1, 2, 3)]
 
 
 def test_plan_adds_up_what_the_model_takes_and_nothing_else(kinfolk, model):

@@ -30,9 +30,15 @@ def model(registry, cases):
     return load
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(model, text, family):
-    said = host_scenes.few_and_many(model(family, 2, 0.25), text)
+@pytest.mark.parametrize(
+    ("family", "spare_slots"), [*((family, 0) for family in FAMILIES), ("qwen35", 1)]
+)
+def test_eight_chats_with_places_for_two_go_on_as_with_places_for_all(
+    model, text, family, spare_slots
+):
+    few = model(family, 2, 0.25)
+    few = replace(few, limits=replace(few.limits, spare_slots=spare_slots))
+    said = host_scenes.few_and_many(few, text)
     for number, ((found, usage), (expected, other)) in enumerate(zip(*said, strict=True)):
         assert found == expected
         assert usage.reused == other.reused

@@ -23,6 +23,7 @@ from kinfolk.engine.memory import (
 from kinfolk.engine.preparing import default_checkpoints
 from kinfolk.engine.sizing import (
     DEFAULT_CONTEXT,
+    MOST_FOR_SPARE,
     free_memory,
     host_memory,
     size_state,
@@ -47,6 +48,9 @@ from kinfolk.state.state import State
 KV = (Section("k", 2, 64, Codec("f32")), Section("v", 2, 64, Codec("f32")))
 DELTA = Recurrent((RecurrentTensor("s", (4, 32, 32)), RecurrentTensor("c", (3, 10), "bf16")))
 FULL = StatePlan((Paged(KV), DELTA))
+HEAVY = StatePlan((Paged(KV), Recurrent((RecurrentTensor("s", (8, 128, 128)),))))
+"""Its recurrent state takes as much as eight blocks."""
+
 MIXED = StatePlan((Paged(KV, window=100), Paged(KV), Paged(KV, window=100)))
 CODED = MIXED.storing("k", Codec("q8_0")).storing("v", Codec("q4_0"))
 CHUNK_BYTES = 64 * 2 * 64 * 4 * 2
@@ -66,7 +70,7 @@ def memory_of(plan, limits):
         (n + SPARE) * layout.block_bytes
         for n, layout in zip(limits.blocks, pool_layouts(plan), strict=True)
     )
-    return pools + (limits.slots + limits.checkpoints + 1) * slot_bytes(plan)
+    return pools + limits.recurrent_slots * slot_bytes(plan)
 
 
 def test_bytes_of_a_slot_are_those_of_its_tensors():
@@ -159,6 +163,38 @@ def test_state_never_takes_more_than_it_may(plan, asked):
         assert all(n >= -(-limits.context // 64) for n in limits.blocks[:1])
 
 
+def test_nobody_pays_for_a_spare_slot():
+    """For any memory: no context, slot or checkpoint less, and of the pools next to nothing."""
+    flexible, with_spare, without = frozenset({"slots", "checkpoints"}), 0, 0
+    for slots, kib in itertools.product((1, 4), range(4000, 60_000, 97)):
+        ask, free = wanted(slots=slots, checkpoints=4), kib * 1024
+        try:
+            plain = size_state(HEAVY, ask, 3000, free, None, flexible)
+        except CapacityError:
+            continue
+        limits = size_state(HEAVY, replace(ask, spare_slots=1), 3000, free, None, flexible)
+        assert replace(limits, spare_slots=0, blocks=()) == replace(plain, blocks=())
+        assert limits.blocks[0] >= plain.blocks[0] * (1 - MOST_FOR_SPARE)
+        assert memory_of(HEAVY, limits) <= free
+        assert sum(state_bytes(HEAVY, limits).values()) == memory_of(HEAVY, limits)
+        if limits.spare_slots:
+            with_spare += 1
+        else:
+            without += 1
+            assert limits == plain
+            assert memory_of(HEAVY, plain) + slot_bytes(HEAVY) > free
+    assert min(with_spare, without) > 50
+
+
+def test_a_spare_slot_that_does_not_fit_is_not_refused():
+    fixed = 7 * slot_bytes(HEAVY) + (16 + SPARE) * CHUNK_BYTES
+    for beyond, count in ((0, 0), (slot_bytes(HEAVY), 1)):
+        budget = fixed + 3 * 16 * CHUNK_BYTES + beyond
+        limits = size_state(HEAVY, wanted(spare_slots=1), 1000, budget, 1000)
+        assert (limits.spare_slots, limits.blocks) == (count, (64,))
+    assert size_state(HEAVY, wanted(spare_slots=1), 1000, fixed, 1000).blocks == (16,)
+
+
 def test_memory_that_can_be_had_is_what_linux_calls_available(tmp_path):
     report = tmp_path / "meminfo"
     report.write_text("MemTotal: 900 kB\nMemFree:  3 kB\nMemAvailable:   70 kB\nCached: 60 kB\n")
@@ -244,8 +280,28 @@ def test_a_device_with_memory_of_its_own_leaves_the_host_to_checkpoints():
     assert divide(2**33, cache=None, host_free=2**40).beside == 8 * 2**30
     assert divide(2**33, cache=123, host_free=1000).beside == 123
     assert DEMOTED not in memory.parts
-    assert memory.total == divide(2**33).total
+    assert memory.total == divide(2**33).total + slot_bytes(FULL), "and a spare slot"
     assert "5.00 GiB of host memory for more" in str(memory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 1),
+        ({"wanted": wanted(checkpoints=1)}, 1),
+        ({"wanted": wanted(checkpoints=0)}, 0),
+        ({"cache": 0}, 0),
+        ({"is_host": True}, 0),
+        ({"plan": MIXED}, 0),
+        ({"experts": 2**28, "homes": 2**30}, 0),
+    ],
+    ids=["two", "one", "none", "nothing is saved", "no copies", "no recurrent state", "experts"],
+)
+def test_a_spare_slot_is_for_checkpoints_that_are_copied_to_the_host(changes, count):
+    memory = divide(2**33, **{"cache": None, "host_free": 20 * 2**30, **changes})
+    assert memory.limits.spare_slots == count
+    plan = changes.get("plan", FULL)
+    assert sum(memory.state.values()) == memory_of(plan, memory.limits)
 
 
 def test_more_host_memory_than_is_free_is_refused():

@@ -71,11 +71,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         layout=st.sampled_from(LAYOUTS),
         spare=st.sampled_from([None, 0, 1, 3, 6]),
         checkpoints=st.integers(0, 4),
+        spare_slots=st.integers(0, 1),
         host_rows=st.sampled_from([None, 0, 3, 12]),
         quality=st.sampled_from([None, None, None, 0.0, 0.5, 0.9, 1.0]),
         seed=st.integers(0, 9),
     )
-    def open(self, limits, layout, spare, checkpoints, host_rows, quality, seed):
+    def open(self, limits, layout, spare, checkpoints, spare_slots, host_rows, quality, seed):
         windows, recurrent = layout
         blocks = None
         if spare is not None:
@@ -86,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             recurrent=recurrent,
             blocks=blocks,
             checkpoints=checkpoints,
+            spare_slots=spare_slots,
             host_rows=host_rows,
             quality=quality,
             seed=seed,

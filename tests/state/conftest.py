@@ -48,6 +48,7 @@ class ToyCache:
         blocks: tuple[int, ...] = (12,),
         slots: int = 3,
         checkpoints: int = 3,
+        spare_slots: int = 0,
         step_rows: int = 128,
         recurrent: bool = True,
         host_rows: int | None = None,
@@ -57,6 +58,7 @@ class ToyCache:
         limits = StateLimits(
             slots=slots,
             checkpoints=checkpoints,
+            spare_slots=spare_slots,
             blocks=blocks,
             context=CONTEXT,
             step_rows=step_rows,

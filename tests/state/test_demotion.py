@@ -54,7 +54,7 @@ def test_a_demoted_checkpoint_gives_up_its_places_and_keeps_its_bytes(make_toy_c
     assert of_kind(operations, SaveRecurrent) == [SaveRecurrent(slot, checkpoint.identity)]
     assert len(of_kind(operations, SaveBlock)) == 4 + 2
     assert [toy.kv_cache.tables.available(pool) for pool in (0, 1)] == [12, 12]
-    assert store.free == [slot]
+    assert list(store.free) == [slot]
     assert toy.state.saved_rows == toy.kv_cache.host.rows == 7
     assert store.demotions == 1
     toy.kv_cache.check_integrity()
@@ -122,6 +122,22 @@ def test_without_recurrent_state_only_chunks_are_saved(make_toy_cache):
     toy.check(lease, HISTORY)
     toy.kv_cache.checkpoints.drop(checkpoint)
     toy.kv_cache.check_integrity()
+
+
+def test_a_block_that_is_being_saved_is_allocated_last(make_toy_cache):
+    """Who writes it waits for the copy."""
+    streams = LazyCopies()
+    toy = make_toy_cache(blocks=(6,), recurrent=False, streams=streams)
+    checkpoint = kept(toy, 100)
+    toy.kv_cache.checkpoints.demote(checkpoint)
+    other = toy.kv_cache.open(256)
+    toy.kv_cache.tables.extend(other, 256)
+    operations = toy.apply()
+    saved = {each.block for each in of_kind(operations, SaveBlock)}
+    mapped = {each.block for each in of_kind(operations, MapChunk)}
+    assert (len(saved), len(mapped)) == (2, 4)
+    assert not saved & mapped
+    assert streams.pending == 2, "no copy is waited for"
 
 
 # -- coming back ----------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, window
             windows=windows,
             blocks=(14, 12)[: len(windows)],
             checkpoints=2,
+            spare_slots=seed % 2,
             slots=4,
             step_rows=ROWS,
             host_rows=(None, 24, 9)[seed % 3],
@@ -206,7 +207,7 @@ def test_bytes_are_right_however_late_copies_or_steps_are(make_toy_cache, window
         walk.finish()
         assert toy.kv_cache.host.used == toy.kv_cache.host.rows == 0
         assert toy.state.saved_rows == toy.state.host.used_bytes == 0
-        assert len(toy.kv_cache.checkpoints.free) == 2
+        assert len(toy.kv_cache.checkpoints.free) == 2 + seed % 2
         for pool in toy.kv_cache.pools:
             assert toy.kv_cache.tables.available(pool.index) == pool.size == len(pool.free)
     assert returns > 2 * walks

@@ -54,13 +54,15 @@ class KVCacheMachine(RuleBasedStateMachine):
         host_rows=st.sampled_from([None, None, 0, 4, 16]),
         streams=st.sampled_from([LazyCopies, LazyMain]),
         digests=st.sampled_from([0, PLACES]),
+        spare_slots=st.integers(0, 1),
     )
-    def make(self, windows, sizes, recurrent, host_rows, streams, digests=0):
+    def make(self, windows, sizes, recurrent, host_rows, streams, digests=0, spare_slots=0):
         self.toy = self.toy_type(
             windows=windows,
             blocks=sizes[: len(windows)],
             slots=4,
             checkpoints=3,
+            spare_slots=spare_slots,
             step_rows=STEP,
             recurrent=recurrent,
             host_rows=host_rows,

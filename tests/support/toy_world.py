@@ -114,7 +114,7 @@ class ToyEngine:
         self.tables: list[list[dict[int, int]]] = [
             [{} for _ in range(limits.slots + 1)] for _ in windows
         ]
-        self.states: list[Recurrent] = [POISON] * (limits.slots + limits.checkpoints + 1)
+        self.states: list[Recurrent] = [POISON] * limits.recurrent_slots
         self.saved: dict[int, Any] = {}
         self.epochs = [0] * (limits.slots + 1)
         self.fresh = [False] * (limits.slots + 1)
@@ -315,6 +315,7 @@ class World:
         recurrent: bool = True,
         blocks: tuple[int, ...] | None = None,
         checkpoints: int = 4,
+        spare_slots: int = 0,
         host_rows: int | None = 0,
         quality: float | None = None,
         seed: int = 0,
@@ -327,6 +328,7 @@ class World:
         self.state_limits = StateLimits(
             slots=limits.slots,
             checkpoints=checkpoints,
+            spare_slots=spare_slots,
             blocks=(enough,) * len(windows) if blocks is None else blocks,
             context=limits.context,
             step_rows=max(limits.slice, limits.max_draft + 1),
@@ -449,7 +451,8 @@ class World:
         assert self.drafter is None or not self.drafter.texts
         self.prefixes.clear()
         assert self.kv_cache.host.used == self.kv_cache.host.rows == 0
-        assert len(self.kv_cache.checkpoints.free) == self.state_limits.checkpoints
+        behind = self.state_limits.recurrent_slots - self.state_limits.slots - 1
+        assert len(self.kv_cache.checkpoints.free) == behind
         for pool, size in enumerate(self.state_limits.blocks):
             assert (
                 self.kv_cache.tables.available(pool) == len(self.kv_cache.pools[pool].free) == size

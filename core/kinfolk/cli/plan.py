@@ -107,7 +107,9 @@ def _as_text(ready: Prepared, settings: Settings, beside: Mapping[str, int]) -> 
     rows += [("drafts", draft_line(row)) for row in ready.drafters.report()]
     rows.append(("keys and values as", _storage(ready.plan)))
     rows.append(("context of a sequence", f"{limits.context} of {ready.config.context} positions"))
-    rows.append(("sequences at once", f"{limits.slots}, and {limits.checkpoints} checkpoints"))
+    spare = f", {limits.spare_slots} spare slot" if limits.spare_slots else ""
+    checkpoints = f"{limits.checkpoints} checkpoints{spare}"
+    rows.append(("sequences at once", f"{limits.slots}, and {checkpoints}"))
     rows.append(("checkpoints in host memory", size((limits.host_bytes or 0) - memory.paged)))
     if ready.residency is not None:
         budget = ready.residency.chunks * CHUNK_POSITIONS

@@ -165,6 +165,9 @@ def plan_memory(
     elif cache:
         fixed[DEMOTED] = cache
         left -= cache
+    saves = bool(cache) and not is_host and plan.has_recurrent
+    # Beside experts that are not all on the device, bays are worth more.
+    wanted = replace(wanted, spare_slots=int(saves and not homes))
     try:
         limits = size_state(plan, wanted, model_context, left, asked, flexible)
     except CapacityError as error:

@@ -25,6 +25,9 @@ LEAST_CONTEXT = 256
 LEAST_COUNTS = {"checkpoints": 2, "slots": 1}
 """Least values of defaults that are lowered before the context is, in this order."""
 
+MOST_FOR_SPARE = 1 / 64
+"""Most of what pools would have without spare slots that these may take, as a part of it."""
+
 GIB = 2**30
 
 
@@ -83,18 +86,20 @@ def size_state(
 
     ``asked`` is the context the user asked for: it is never lowered. A default context is lowered,
     after the fields of ``wanted`` that ``flexible`` names. Slots share the pools: one sequence can
-    have the whole context, all at once may have less. Raises :class:`CapacityError` with the
-    arithmetic if the state does not fit.
+    have the whole context, all at once may have less. Spare slots are the first to go: nothing is
+    lowered for them, and pools get at most ``MOST_FOR_SPARE`` less. Raises :class:`CapacityError`
+    with the arithmetic if the state does not fit.
     """
-    first = replace(wanted, context=min(asked or DEFAULT_CONTEXT, model_context))
+    context = min(asked or DEFAULT_CONTEXT, model_context)
+    first = replace(wanted, context=context, spare_slots=0)
     for limits in _candidates(plan, first, flexible | ({"context"} if asked is None else set())):
-        recurrent = _recurrent(plan, limits)
-        spare = (_spare(limits),) * len(plan.windows)
-        fixed = recurrent + _query_bytes(limits) + _bytes(plan, spare)
-        least = fixed + _with_digests(plan, limits, _one(plan, limits, limits.context))
-        if least <= budget:
-            blocks = _shrunk(plan, limits, limits.context, budget - fixed)
-            return replace(limits, blocks=blocks)
+        fitting = _fitting(plan, limits, budget)
+        if fitting is not None:
+            spare = _fitting(plan, replace(limits, spare_slots=wanted.spare_slots), budget)
+            enough = _bytes(plan, fitting.blocks) * (1 - MOST_FOR_SPARE)
+            return fitting if spare is None or _bytes(plan, spare.blocks) < enough else spare
+    recurrent = _recurrent(plan, limits)
+    least = _fixed(plan, limits) + _least(plan, limits)
     raise CapacityError(
         f"a context of {limits.context} needs {least / GIB:.2f} GiB of state "
         f"({recurrent / GIB:.2f} GiB recurrent for {limits.slots} slots and "
@@ -102,6 +107,26 @@ def size_state(
         "lower --context, --slots or --checkpoints"
         + ("" if wanted.resident is None else f", or --kvflash {wanted.resident * CHUNK_POSITIONS}")
     )
+
+
+def _fitting(plan: StatePlan, limits: StateLimits, budget: int) -> StateLimits | None:
+    """``limits`` with pools that fit ``budget`` bytes; ``None`` if one sequence of full length does
+    not."""
+    left = budget - _fixed(plan, limits)
+    if _least(plan, limits) > left:
+        return None
+    return replace(limits, blocks=_shrunk(plan, limits, limits.context, left))
+
+
+def _fixed(plan: StatePlan, limits: StateLimits) -> int:
+    """Bytes beside the blocks of sequences."""
+    spare = (_spare(limits),) * len(plan.windows)
+    return _recurrent(plan, limits) + _query_bytes(limits) + _bytes(plan, spare)
+
+
+def _least(plan: StatePlan, limits: StateLimits) -> int:
+    """Bytes of the blocks of a single sequence of full length."""
+    return _with_digests(plan, limits, _one(plan, limits, limits.context))
 
 
 def _candidates(
@@ -146,7 +171,7 @@ def _spare(limits: StateLimits) -> int:
 
 
 def _recurrent(plan: StatePlan, limits: StateLimits) -> int:
-    return (limits.slots + limits.checkpoints + 1) * slot_bytes(plan)
+    return limits.recurrent_slots * slot_bytes(plan)
 
 
 def _one(plan: StatePlan, wanted: StateLimits, context: int) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ while its bytes are still on the device for others: with the last reference they
 
 from __future__ import annotations
 
+from collections import deque
+
 from kinfolk.state.chunks import NO_DIGEST, Chunk
 from kinfolk.state.digest_places import DigestPlaces
 from kinfolk.state.host_rows import HostRows
@@ -16,10 +18,11 @@ from kinfolk.types import DUMMY
 class BlockPool:
     """Pool ``index`` of ``size`` blocks. A chunk's block is free again with its last reference.
 
-    ``free`` lists free blocks; the last one is allocated next. ``references`` counts the tables
-    that may give up chunks of blocks, and once for each chunk all others that hold it: tables that
-    never do, and checkpoints; ``kept`` counts the blocks of those. ``digests`` are the places for
-    compressed keys, if chunks are scored by them.
+    ``free`` lists free blocks; the last one is allocated next. One whose bytes are being copied to
+    host memory comes first, since who writes it waits for the copy. ``references`` counts the
+    tables that may give up chunks of blocks, and once for each chunk all others that hold it:
+    tables that never do, and checkpoints; ``kept`` counts the blocks of those. ``digests`` are the
+    places for compressed keys, if chunks are scored by them.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class BlockPool:
         self.index = index
         self.size = size
         self.window = window
-        self.free = list(range(size, DUMMY, -1))
+        self.free = deque(range(size, DUMMY, -1))
         self.references = 0
         self.kept = 0
         self.row_pages = host.layout.block_pages[index]
@@ -192,9 +195,11 @@ class BlockPool:
         self.references -= movable or chunk.refs == chunk.movable
         if chunk.refs == 0:
             # Nobody appends to it any more: only a table does, and only to a chunk it refers to.
+            put = self.free.append
             if chunk.owners and not chunk.saved:
                 self._save(chunk)
-            self.free.append(chunk.block)
+                put = self.free.appendleft
+            put(chunk.block)
             chunk.block = DUMMY
         self._settle(chunk)
 

@@ -6,7 +6,7 @@ costs host memory. A chunk that several own is counted once in either place.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 
 from kinfolk.errors import PoolExhausted, StateError
@@ -27,15 +27,18 @@ from kinfolk.types import CHUNK_POSITIONS, DUMMY
 class CheckpointStore:
     """Takes checkpoints of sequences, starts sequences from them, demotes and drops them.
 
-    ``free`` lists recurrent slots behind those of the sequences; the last one is used next.
-    ``demotions`` counts the checkpoints that left the device.
+    ``free`` lists recurrent slots behind those of the sequences; the last one is used next. One
+    whose state is being copied to host memory comes first, since who writes it waits for the copy.
+    ``spare`` of them stay free, so that there is another one. ``demotions`` counts the checkpoints
+    that left the device.
     """
 
     def __init__(self, tables: SequenceTables) -> None:
         limits = tables.limits
         self.recurrent = tables.recurrent
         self.pools = tables.pools
-        self.free = list(range(limits.slots + limits.checkpoints, limits.slots, -1))
+        self.free = deque(range(limits.recurrent_slots - 1, limits.slots, -1))
+        self.spare = limits.spare_slots
         self.live: list[Checkpoint] = []
         self.pins: list[Pin] = []
         self.host = tables.host
@@ -48,6 +51,11 @@ class CheckpointStore:
         """Whether keys and values are all there is: then a sequence may start behind any chunk."""
         return not self.recurrent and all(pool.window is None for pool in self.pools)
 
+    @property
+    def has_slot(self) -> bool:
+        """Whether there is a slot for one more checkpoint."""
+        return len(self.free) > self.spare
+
     def can_take(
         self, lease: SlotLease, position: int, dropping: Sequence[Checkpoint] = ()
     ) -> bool:
@@ -56,10 +64,10 @@ class CheckpointStore:
         missed something needs host memory instead of room on the device."""
         seq = self._tables.sequence(lease)
         if self.is_away(lease):
-            slots = self.free or not self.needs_slot(lease, position)
-            return bool(slots) and self._fits_away(seq, position, dropping)
+            slots = self.has_slot or not self.needs_slot(lease, position)
+            return slots and self._fits_away(seq, position, dropping)
         dropping = [held for held in dropping if held.resident]
-        if not seq.exact or (self.recurrent and not self.free and not dropping):
+        if not seq.exact or (self.recurrent and not self.has_slot and not dropping):
             return False
         for index, pool in enumerate(self.pools):
             wanted = visible_chunks(pool.window, position)
@@ -205,7 +213,7 @@ class CheckpointStore:
             )
         if self.recurrent:
             self._save_recurrent(checkpoint)
-            self._free_slot(checkpoint)
+            self._free_slot(checkpoint, saving=True)
         checkpoint.resident = False
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
             for chunk in held.values():
@@ -285,8 +293,10 @@ class CheckpointStore:
             self.operations.append(StoreRecurrent(checkpoint.slot))
         elif self.free:
             # The sequence may go on: it need not wait for the copy of a copy.
-            self.operations.append(CopyRecurrent(seq.lease.slot, self.free[-1]))
-            self.operations.append(SaveRecurrent(self.free[-1], checkpoint.identity))
+            slot = self.free.pop()
+            self.operations.append(CopyRecurrent(seq.lease.slot, slot))
+            self.operations.append(SaveRecurrent(slot, checkpoint.identity))
+            self.free.appendleft(slot)
         else:
             self.operations.append(SaveRecurrent(seq.lease.slot, checkpoint.identity))
             self.operations.append(StoreRecurrent(seq.lease.slot))
@@ -296,7 +306,7 @@ class CheckpointStore:
         """The step that stores a checkpoint's recurrent state has succeeded."""
         if not checkpoint.resident and checkpoint.slot != DUMMY:
             self.operations.append(SaveRecurrent(checkpoint.slot, checkpoint.identity))
-            self._free_slot(checkpoint)
+            self._free_slot(checkpoint, saving=True)
 
     def _away(
         self, length: int, chunks: tuple[dict[int, Chunk], ...], *, exact: bool
@@ -328,7 +338,7 @@ class CheckpointStore:
             # No step has stored it: the host has nothing to forget.
             checkpoint.saved = False
             self.host.discharge(self.host.layout.recurrent_pages)
-        self._free_slot(checkpoint)
+        self._free_slot(checkpoint, saving=False)
         self.forget_queries(checkpoint)
         self._settle_recurrent(checkpoint)
         for pool, held in zip(self.pools, checkpoint.chunks, strict=True):
@@ -443,9 +453,10 @@ class CheckpointStore:
             checkpoint.saved = False
             self.host.discharge(self.host.layout.recurrent_pages)
 
-    def _free_slot(self, checkpoint: Checkpoint) -> None:
+    def _free_slot(self, checkpoint: Checkpoint, *, saving: bool) -> None:
         if checkpoint.slot != DUMMY:
-            self.free.append(checkpoint.slot)
+            put = self.free.appendleft if saving else self.free.append
+            put(checkpoint.slot)
             checkpoint.slot = DUMMY
 
     def _host_pages(self, checkpoint: Checkpoint, dropping: Sequence[Checkpoint]) -> int:

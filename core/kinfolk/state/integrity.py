@@ -88,7 +88,7 @@ def check_pool(
     require(pool.references == counted, f"references of pool {index}")
     used = [chunk.block for chunk in chunks.values() if chunk.refs]
     require(
-        sorted(used + pool.free) == list(range(1, pool.size + 1)),
+        sorted([*used, *pool.free]) == list(range(1, pool.size + 1)),
         f"blocks of pool {index}: every block is free or has one chunk",
     )
 

@@ -144,11 +144,10 @@ class KVCacheManager:
         require(slots == list(range(1, self.limits.slots + 1)), "slots")
         if self.recurrent:
             taken = [each.slot for each in checkpoints.live if each.slot != DUMMY]
-            places = sorted(taken + checkpoints.free)
-            first = self.limits.slots + 1
-            require(
-                places == list(range(first, first + self.limits.checkpoints)), "checkpoint slots"
-            )
+            places = sorted([*taken, *checkpoints.free])
+            behind = range(self.limits.slots + 1, self.limits.recurrent_slots)
+            require(places == list(behind), "checkpoint slots")
+            require(len(checkpoints.free) >= self.limits.spare_slots, "spare slots are free")
         check_host(self.host, self.pools, sequences.values(), checkpoints.live, checkpoints.pins)
 
     def _shared(self, start: Checkpoint | None, length: int | None, *, alone: bool = False) -> int:

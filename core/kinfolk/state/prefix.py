@@ -290,7 +290,7 @@ class PrefixCache:
         self, lease: SlotLease, position: int, keep: Collection[StoredPrefix]
     ) -> bool:
         """The same for a paged sequence: a slot for the step, and host memory."""
-        needs_slot = self._store.needs_slot(lease, position) and not self._store.free
+        needs_slot = self._store.needs_slot(lease, position) and not self._store.has_slot
         if needs_slot and not self.evict_one(keep):
             return False
         held = [each for each in self.victims(keep) if not each.checkpoint.resident]

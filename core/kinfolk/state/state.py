@@ -1,7 +1,7 @@
 """The tensors that sequences keep. ``State.apply`` is the only thing that changes their layout.
 
 Pools are bytes [blocks + 1, block bytes], block 0 for padding rows; recurrent tensors are
-[slots + checkpoints + 1, ...], slot 0 for padding rows. Trees write to an arena with the same
+[recurrent slots, ...], slot 0 for padding rows. Trees write to an arena with the same
 sections, from which accepted rows are copied as raw bytes. Rows that left the device are in host
 memory, and are copied on a stream of their own.
 """
@@ -202,7 +202,7 @@ class State:
 
     def _allocate_layers(self) -> None:
         plan, device = self.plan, self.device
-        rows = self.limits.slots + self.limits.checkpoints + 1
+        rows = self.limits.recurrent_slots
         self._recurrent = {
             index: {
                 tensor.name: torch.zeros(
@@ -233,7 +233,7 @@ class State:
         return self._require_scorer().queries_of(layer)
 
     def recurrent_tensors(self) -> Iterable[torch.Tensor]:
-        """Those of all recurrent layers: [slots and checkpoints + 1, ...] each."""
+        """Those of all recurrent layers: [recurrent slots, ...] each."""
         for tensors in self._recurrent.values():
             yield from tensors.values()
 
