@@ -49,7 +49,7 @@ from kinfolk_kernels.linear.gemm_mma_int8 import MmaInt8Tile, gemm_mma_int8
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import MmaRows, f16_rows, int8_rows, mma_rows
-from kinfolk_kernels.linear.triton_backend import ROWS_BY_COPIES
+from kinfolk_kernels.linear.triton_backend import MAX_DOT_ROWS, ROWS_BY_COPIES
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6
@@ -68,7 +68,7 @@ SLICE = 2048
 """Rows of a prompt slice."""
 
 Tile = int | Int8Tile | MmaTile | F16Tile
-"""The tile of a launch; for one row, the warps of a program."""
+"""The tile of a launch; of dot products, the warps of a program."""
 
 say = sys.stdout.write
 
@@ -84,12 +84,14 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     shapes: list[Any] = _shapes(name)
     int8: list[Tile] = [int8_tile_for(shapes)]
     copies: list[Tile] = [mma_int8_tile_for(shapes), mma_int8_tile_for(shapes, 4, 2)]
+    dots: list[Tile] = [warps_for(shapes)]
     few: list[Tile] = [*int8, *copies, mma_tile(shapes, rows)]
     halves: list[Tile] = [mma_tile(shapes, rows), *_other_halves(shapes, rows)]
     others: dict[int, list[Tile]] = {
         1: [1, 2, 4],
-        2: [*int8, *copies],
-        4: [*int8, *copies],
+        2: [*dots, *int8, *copies],
+        3: [*dots, *int8],
+        4: [*dots, *int8, *copies],
         8: few,
         16: few,
         24: [*halves, *int8],
@@ -116,7 +118,7 @@ def _other_halves(shapes: list[Any], rows: int) -> list[Tile]:
 def default_tile(name: str, rows: int) -> Tile:
     """The tile of the kernel in use."""
     shapes: list[Any] = _shapes(name)
-    if rows == 1:
+    if rows <= MAX_DOT_ROWS:
         return warps_for(shapes)
     if rows > MAX_INT8_ROWS:
         return mma_tile(shapes, rows)

@@ -145,6 +145,10 @@ def test_single_rows(steps, numbers, inputs, on_gpu, assert_near, poisoned, sequ
 @pytest.mark.parametrize(
     ("kind", "sequences", "size", "heads"),
     [
+        ("chain", 1, 2, VALUE_HEADS),
+        ("chain", 1, 4, VALUE_HEADS),
+        ("tree", 3, 3, FEWER),
+        ("chain", 1, 8, VALUE_HEADS),
         ("chain", 1, 16, VALUE_HEADS),
         ("tree", 1, 16, VALUE_HEADS),
         ("tree", 1, 33, VALUE_HEADS),
@@ -322,6 +326,22 @@ def test_company_changes_no_bit(steps, numbers, inputs, on_gpu):
         found, _ = gated_delta(DELTA, *given.rows(together.span(index)), own, alone)
         assert same_bits(found, out[together.span(index)])
         assert same_bits(own[1], state[together.segments[index].slot])
+
+
+def test_few_drafted_rows_beside_many_have_the_bits_that_they_have_alone(
+    steps, numbers, inputs, on_gpu
+):
+    """They are computed by another program then, with a larger tile."""
+    parts = (steps.chain(9, 16), steps.chain(5, 4), steps.random_tree(64, 3), steps.chain(9, 1))
+    together = on_gpu(steps.build(*parts))
+    given, state = inputs(len(together.positions)), fresh_state(numbers, together)
+    out, trace = gated_delta(DELTA, *given, state, together)
+    for index in range(1, 4):
+        span, slot = together.span(index), together.segments[index].slot
+        alone = on_gpu(steps.build(parts[index], slots=(slot,)))
+        found, traced = gated_delta(DELTA, *given.rows(span), state, alone)
+        assert same_bits(found, out[span])
+        assert same_bits(traced.d, trace.d[span])
 
 
 def sliced(rows, given, state, span):

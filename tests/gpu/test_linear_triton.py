@@ -66,15 +66,25 @@ def error(found, expected):
 
 
 @EVERY
-def test_one_row_by_any_number_of_warps(matrix, numbers, poisoned, name):
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_few_rows_by_any_number_of_warps(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
-    x = quantize(numbers(1, planes.columns).cuda())
+    x = quantize(numbers(rows, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
     for warps in (1, 4, None):
         with poisoned():
-            out = torch.empty(1, planes.rows, device="cuda")
+            out = torch.empty(rows, planes.rows, device="cuda")
         gemv([planes], x, [out], warps).run()
         assert error(out, expected) <= SUMS
+
+
+@EVERY
+def test_the_place_of_a_row_changes_no_bit_of_its_dot_products(matrix, numbers, name):
+    planes, _ = matrix(name)
+    x = numbers(1, planes.columns).cuda().expand(4, -1).contiguous()
+    out = torch.empty(4, planes.rows, device="cuda")
+    gemv([planes], quantize(x), [out]).run()
+    assert torch.equal(out, out[:1].expand(4, -1))
 
 
 @EVERY
@@ -150,14 +160,14 @@ def test_up_to_64_rows_from_shared_memory(matrix, numbers, poisoned, name, rows)
         assert error(out, expected) <= HALF
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 24, 64, 100, 200])
+@pytest.mark.parametrize("rows", [1, 2, 4, 16, 24, 64, 100, 200])
 def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.products(x, weights)
     seen = numbers_of(quantize(x)) if rows <= MAX_INT8_ROWS else x
-    tile_for = warps_for if rows == 1 else int8_tile_for
+    tile_for = warps_for if rows <= kernels.MAX_DOT_ROWS else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16

@@ -14,6 +14,7 @@ from kinfolk_kernels.device import SMALL_SHARED
 from kinfolk_kernels.gated_delta import launches
 from kinfolk_kernels.gated_delta import op as reference
 from kinfolk_kernels.gated_delta import triton_backend as kernels
+from kinfolk_kernels.gated_delta.few import FEW_ROWS
 from kinfolk_kernels.gated_delta.op import GatedDeltaArguments
 from kinfolk_kernels.gated_delta.tiles import chunk_tile
 
@@ -363,7 +364,7 @@ def test_chunks_in_several_launches_have_the_same_bits(steps, numbers, inputs, m
 # -- drafted rows ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 33, 64])
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 15, 16, 17, 33, 64])
 def test_chains(steps, numbers, inputs, assert_near, length):
     rows = steps.build(steps.chain(0, length))
     given = inputs(length, 32, 1, 2)
@@ -376,6 +377,47 @@ def test_trees(steps, numbers, inputs, assert_near, dim, size, key_heads, value_
     rows = steps.build(steps.random_tree(64, size, seed=size), steps.tree(3, [-1, 0, 0, 2]))
     given = inputs(size + 4, dim, key_heads, value_heads)
     check(rows, given, fresh_state(numbers, rows, given), assert_near)
+
+
+@HEADS
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_segments_of_few_rows(steps, numbers, inputs, assert_near, dim, key_heads, value_heads):
+    parts = (steps.chain(9, 4), steps.tree(3, [-1, -1, 0, 0]), steps.chain(9, 1), steps.chain(2, 3))
+    rows = steps.build(*parts, slots=(4, 1, 2, 3))
+    assert rows.layout.traits.draft_rows == FEW_ROWS.value
+    given = inputs(12, dim, key_heads, value_heads)
+    state = fresh_state(numbers, rows, given)
+    trace = check(rows, given, state, assert_near)
+    check_commit(rows, given, state, trace, [[0, 1, 2, 3], [0, 3], [0], []], assert_near)
+
+
+@pytest.mark.parametrize("few", [1, 3, 4])
+def test_few_rows_beside_many_have_the_bits_that_they_have_alone(steps, numbers, inputs, few):
+    """They are computed by another program then, with a larger tile."""
+    rows = steps.build(steps.chain(9, 6), steps.tree(3, [-1, 0, 0, 2][:few]), slots=(1, 2))
+    alone = steps.build(steps.tree(3, [-1, 0, 0, 2][:few]), slots=(2,))
+    given = inputs(6 + few, 64, 1, 2)
+    state = fresh_state(numbers, rows, given)
+    out, trace = kernels.gated_delta(DELTA, *given, state, rows)
+    own = Inputs(*(x[6:] for x in given))
+    found, traced = kernels.gated_delta(DELTA, *own, state, alone)
+    assert same_bits(found, out[6:])
+    assert same_bits(traced.d, trace.d[6:])
+    assert torch.equal(traced.total, trace.total[6:])
+
+
+@pytest.mark.parametrize("length", [4, 6, 18])
+def test_a_later_row_changes_no_bit(steps, numbers, inputs, length):
+    rows = steps.build(steps.chain(9, length))
+    given = inputs(length, 32, 1, 2)
+    state = fresh_state(numbers, rows, given)
+    out, trace = kernels.gated_delta(DELTA, *given, state, rows)
+    for x in given:
+        x[-1] *= 100
+    again, traced = kernels.gated_delta(DELTA, *given, state, rows)
+    assert not same_bits(again[-1], out[-1])
+    assert same_bits(again[:-1], out[:-1])
+    assert same_bits(traced.d[:-1], trace.d[:-1])
 
 
 def test_several_roots(steps, numbers, inputs, assert_near):
@@ -523,6 +565,22 @@ def test_a_commit_equals_feeding_the_kept_rows(
     state[1] = torch.nan
     kept = {0: list(range(17)), 2: rows.parts[2].path(39), 3: [0, 1, 4], 4: []}
     check_commit(rows, given, state, trace, list(kept.values()), assert_near, [*kept])
+
+
+@pytest.mark.parametrize("kept", [1, 7, 8, 9, 17])
+def test_a_commit_has_the_same_bits_in_company(steps, numbers, inputs, kept):
+    """Beside a longer path, which makes its own one wider, and in another place."""
+    rows = steps.build(steps.chain(5, 20), steps.chain(5, 18), slots=(2, 1))
+    given = inputs(38, 32, 1, 2)
+    entry = fresh_state(numbers, rows, given)
+    _, trace = kernels.gated_delta(DELTA, *given, entry, rows)
+    state, alone = entry.clone(), entry.clone()
+    chosen = list(range(kept))
+    arguments = commit_arguments(rows, [list(range(20)), chosen])
+    kernels.gated_delta_commit(DELTA, trace, state, *arguments)
+    kernels.gated_delta_commit(DELTA, trace, alone, *commit_arguments(rows, [chosen], [1]))
+    assert same_bits(alone[1], state[1])
+    assert same_bits(alone[2], entry[2])
 
 
 def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):

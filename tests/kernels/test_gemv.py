@@ -36,6 +36,16 @@ def test_products_equal_float64(random_planes, numbers, name, rows, columns, war
     assert error(multiply(planes, x, warps), planes, x) <= BOUND
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_several_rows_have_the_bits_of_each_alone(random_planes, numbers, name, batch):
+    planes, x = random_planes(name, 13, 768, seed=5), numbers(batch, 768)
+    found = multiply(planes, x)
+    assert error(found, planes, x) <= BOUND
+    for row in range(batch):
+        assert torch.equal(found[row], multiply(planes, x[row : row + 1])[0])
+
+
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_0"])
 def test_rows_that_are_no_multiple_of_a_block_of_256(random_planes, numbers, name):
     planes = random_planes(name, 9, 704, seed=7)

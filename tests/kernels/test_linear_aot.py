@@ -59,14 +59,15 @@ def single_launches():
     from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.gemv import gemv
 
-    def launch(*formats, columns=WIDTH, warps=None):
+    def launch(*formats, columns=WIDTH, warps=None, rows=1):
         matrices = table(*formats, columns=columns)
-        return gemv(matrices, Int8Rows.make(1, columns, META), results(matrices, 1), warps)
+        return gemv(matrices, Int8Rows.make(rows, columns, META), results(matrices, rows), warps)
 
     yield "one row, delta net's inputs", launch("Q5_K", "Q4_K", "Q8_0", "Q8_0")
     yield "one row, down", launch("Q6_K", columns=HIDDEN)
     yield "one row, no block of 256", launch("Q5_0", columns=704)
     yield "one row, tables", launch("IQ4_XS", "Q4_0")
+    yield "two rows, inputs", launch("Q5_K", "Q4_K", "Q8_0", rows=2)
     yield "one row, a warp", launch("Q6_K", warps=1)
 
 
@@ -209,7 +210,7 @@ def test_everything_compiles_into_a_small_shared_memory_without_spills_in_loops(
     bad = {}
     for name, (shared, spilled, loop_spills, *_) in compiled.items():
         most = HELD if name.startswith("unit") else (SPILLED, 0)
-        if name.startswith("one row"):
+        if name.startswith(("one row", "two rows")):
             most = (WRITTEN_OUT, 0)
         if name.startswith("f16"):
             most = (SUMMED, 0)

@@ -37,25 +37,6 @@ def load_state(base, r, SLICES: tl.constexpr):
 
 
 @triton.jit
-def store_state(base, r, state, SLICES: tl.constexpr):
-    at = base + r[:, None] * (SLICE_KEYS * SLICES) + tl.arange(0, SLICE_KEYS)[None, :]
-    for i in tl.static_range(SLICES):
-        tl.store(at + i * SLICE_KEYS, state[i])
-
-
-@triton.jit
-def moved(state, decay, d, base, rows, stride, inside, SLICES, PRECISION: tl.constexpr):
-    """decay S + d k, the state after some rows: d [values, rows] is weighted, k is loaded from the
-    ``rows`` at ``base``."""
-    found = ()
-    for i in tl.static_range(SLICES):
-        k = load_slice(base, rows, stride, inside, i)
-        new = decay * state[i] + product(d, k, PRECISION)
-        found = found + (new,)  # type: ignore[assignment]
-    return found
-
-
-@triton.jit
 def decays(later, earlier, seen):
     """exp(later - earlier) where ``seen``, else 0; both are float64 sums of decays that broadcast.
 

@@ -5,13 +5,61 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.gated_delta.closed_form import (
-    SLICE_KEYS,
-    load_state,
-    moved,
-    store_state,
+from kinfolk_kernels.dependent import guess, start_dependents, wait_for_producers
+from kinfolk_kernels.gated_delta.lanes import (
+    PART_KEYS,
+    fetch_numbers,
+    lane_keys,
+    lane_values,
+    load_among,
+    load_parts,
+    load_parts_among,
+    store_parts,
 )
+
+
+@triton.jit
+def _rows(path_ptr, start, width, T: tl.constexpr):
+    """T rows of the path, as numbers: every lane needs each of them. Those beyond the ones that are
+    kept are -1 or 0."""
+    found = ()
+    for j in tl.static_range(T):
+        row = tl.load(path_ptr + start + j, mask=start + j < width, other=0)
+        found = found + (row,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def _totals(trace_total, rows, left, HV: tl.constexpr, T: tl.constexpr):
+    """The sums of decays of the first ``left`` of T rows."""
+    found = ()
+    for j in tl.static_range(T):
+        total = tl.load(trace_total + rows[j] * HV, mask=j < left, other=0.0)
+        found = found + (total,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def _added(
+    state, rows, totals, end, left, d_at, k_at,
+    D_ROW: tl.constexpr, K_ROW: tl.constexpr, T: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The state with the updates of T rows, of which the first ``left`` are kept."""
+    updates, keys = (), ()
+    for j in tl.static_range(T):
+        d = load_among(j, left, d_at + rows[j] * D_ROW)
+        keys = keys + (load_parts_among(j, left, k_at + rows[j] * K_ROW, PARTS),)  # type: ignore[assignment]
+        # Selected rather than multiplied by zero, as the weight of a row that is not kept may be
+        # infinite.
+        weight = tl.exp((end - totals[j]).to(tl.float32))
+        updates = updates + (tl.where(j < left, d * weight, 0.0),)  # type: ignore[assignment]
+    for j in tl.static_range(T):
+        moved = ()
+        for i in tl.static_range(PARTS):
+            update = tl.broadcast_to(updates[j][:, None], state[i].shape)
+            moved = moved + (tl.fma(update, keys[j][i], state[i]),)  # type: ignore[assignment]
+        state = moved
+    return state
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -30,39 +78,51 @@ def commit_kernel(
     DV: tl.constexpr,
     BV: tl.constexpr,
     T: tl.constexpr,
-    PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, D): a program advances BV rows of one head's state, by T kept rows at a
-    time.
+    time, in the order of the path.
 
-    A segment that keeps no rows is padding.
+    A segment that keeps no rows is padding. Loads that wait for none of the others are next to each
+    other: a program's time is that of three loads one after the other.
     """
     start_dependents(PDL)
-    SLICES: tl.constexpr = DK // SLICE_KEYS
+    PARTS: tl.constexpr = DK // PART_KEYS
+    SIZE: tl.constexpr = HV * DV * DK
+    first = tl.program_id(0) * BV
+    head = first // DV
+    path_ptr += tl.program_id(1) * width
+    kept_ptr += tl.program_id(1)
+    slot_ptr += tl.program_id(1)
+    trace_total += head
+    if PDL:
+        fetch_numbers(state_ptr + guess(slot_ptr).to(tl.int64) * SIZE + first * DK, BV * DK)
     wait_for_producers(PDL)
-    kept = tl.load(kept_ptr + tl.program_id(1)).to(tl.int32)
+    slot = tl.load(slot_ptr).to(tl.int64)
+    rows = _rows(path_ptr, 0, width, T)
+    kept = tl.load(kept_ptr).to(tl.int32)
     if kept == 0:
         return
-    head = tl.program_id(0) // (DV // BV)
-    r = (tl.program_id(0) % (DV // BV)) * BV + tl.arange(0, BV)
-    slot = tl.load(slot_ptr + tl.program_id(1)).to(tl.int64)
-    path_ptr += tl.program_id(1) * width
-    base = state_ptr + (slot * HV + head) * (DV * DK)
-    state = load_state(base, r, SLICES)
-    end = tl.load(trace_total + tl.load(path_ptr + kept - 1) * HV + head)
+    keys = lane_keys(BV)
+    value = first + lane_values(BV)
+    at = state_ptr + slot * SIZE + value[:, None] * DK + keys
+    d_at, k_at = trace_d + value, trace_k + head % HK * DK + keys
+    state = load_parts(at, PARTS)
+    totals = _totals(trace_total, rows, kept, HV, T)
+    if kept > T:
+        end = tl.load(trace_total + tl.load(path_ptr + kept - 1) * HV)
+    else:
+        end = totals[0]
+        for j in tl.static_range(1, T):
+            end = tl.where(j == kept - 1, totals[j], end)
     decay = tl.exp(end.to(tl.float32))
-    t = tl.arange(0, T)
-    for start in range(0, kept, T):
-        inside = start + t < kept
-        row = tl.load(path_ptr + start + t, mask=inside, other=0)
-        total = tl.load(trace_total + row * HV + head, mask=inside, other=0.0)
-        weight = tl.exp((end - total).to(tl.float32))
-        d_at = trace_d + (row * HV + head)[None, :] * DV + r[:, None]
-        # Masked rather than multiplied by zero: other rows may be NaN.
-        d = tl.load(d_at, mask=inside[None, :], other=0.0)
-        d = tl.where(inside[None, :], d * weight[None, :], 0.0)
-        factor = tl.where(start == 0, decay, 1.0)
-        keys = trace_k + head % HK * DK
-        state = moved(state, factor, d, keys, row, HK * DK, inside, SLICES, PRECISION)
-    store_state(base, r, state, SLICES)
+    fallen = ()
+    for i in tl.static_range(PARTS):
+        fallen = fallen + (decay * state[i],)  # type: ignore[assignment]
+    state = _added(fallen, rows, totals, end, kept, d_at, k_at, HV * DV, HK * DK, T, PARTS)
+    for start in range(T, kept, T):
+        left = kept - start
+        rows = _rows(path_ptr, start, width, T)
+        totals = _totals(trace_total, rows, left, HV, T)
+        state = _added(state, rows, totals, end, left, d_at, k_at, HV * DV, HK * DK, T, PARTS)
+    store_parts(at, state, PARTS)

@@ -12,6 +12,7 @@ from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.chunks import CHUNK_ROWS
 from kinfolk_kernels.gated_delta.commit import commit_kernel
 from kinfolk_kernels.gated_delta.drafted import drafted_kernel
+from kinfolk_kernels.gated_delta.few import FEW_ROWS
 from kinfolk_kernels.gated_delta.op import DeltaTrace
 from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS, prepare_kernel
 from kinfolk_kernels.gated_delta.scan import scan_kernel
@@ -206,9 +207,11 @@ def draft(
     out: torch.Tensor,
     trace: DeltaTrace,
     layout: RowLayout,
-    tile: DeltaTile = TILES["drafted"],
+    tile: DeltaTile | None = None,
 ) -> Launch:
     """The launch for drafted segments, which fills ``out`` and ``trace`` of their rows."""
+    few = layout.traits.draft_rows <= FEW_ROWS.value
+    tile = tile or TILES["few" if few else "drafted"]
     return Launch(
         drafted_kernel,
         (inputs.tiles(tile), layout.spans.shape[0]),
@@ -225,10 +228,12 @@ def draft(
         {
             **inputs.shape,
             "BV": tile.values,
+            "FEW": few,
             "SEVERAL": layout.traits.draft_rows > tile.rows,
             **_block(tile.rows),
         },
         tile.warps,
+        registers=tile.registers,
     )
 
 
@@ -262,7 +267,6 @@ def commit(
             "DV": values,
             "BV": tile.values,
             "T": tile.rows,
-            "PRECISION": PRECISION,
         },
         tile.warps,
     )

@@ -1,7 +1,6 @@
 """Tile sizes of the gated delta kernels: fixed, so that no result depends on measured timings.
 
-``values`` and ``warps`` do not change the order of a row's sums; ``rows`` changes it, and is the
-same for all kernels.
+``values`` and ``warps`` do not change the order of a row's sums; ``rows`` changes it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,20 @@ from kinfolk_kernels.device import SMALL_SHARED
 
 @dataclass(frozen=True, slots=True)
 class DeltaTile:
-    """``values``: rows of a head's state in a program; ``rows``: rows of a sequence in a block."""
+    """``values``: rows of a head's state in a program; ``rows``: rows of a sequence in a block;
+    ``registers``: most registers of a thread."""
 
     values: int
     warps: int
     rows: int = 16
+    registers: int | None = None
 
 
 TILES = {
     "advance": DeltaTile(values=16, warps=4),
+    "few": DeltaTile(values=16, warps=4, registers=168),
     "drafted": DeltaTile(values=32, warps=4),
-    "commit": DeltaTile(values=16, warps=4),
+    "commit": DeltaTile(values=16, warps=4, rows=8),
 }
 
 

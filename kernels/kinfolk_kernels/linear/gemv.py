@@ -1,4 +1,4 @@
-"""Matrices times one int8 row, bound by the bandwidth of reading them."""
+"""Matrices times one to four int8 rows, bound by the bandwidth of reading them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ MAX_WARP_COLUMNS = 16 * 32 * WARP
 GEMV_REGISTERS = 96
 """Registers of a thread: enough to issue loads before the products of earlier loads."""
 
+FOUR_ROWS_REGISTERS = 128
+"""The same with four rows, whose sums would be spilled otherwise."""
+
 
 def gemv(
     matrices: Sequence[Planes],
@@ -32,17 +35,23 @@ def gemv(
     *,
     asm: bool = True,
 ) -> Launch:
-    """The launch that computes outs[i] [1, N_i] = x W_i^T for up to four matrices of K columns;
-    ``warps`` of a program."""
-    warps = warps or warps_for(matrices)
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, M <= 4, for up to four matrices of K
+    columns; ``warps`` of a program."""
+    warps, rows = warps or warps_for(matrices), outs[0].shape[0]
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // INTERLEAVE))
     return Launch(
         gemv_kernel,
         (segments.programs,),
         {**segments.arguments, "x_ptr": x.words, "d_ptr": x.scale},
-        {**segments.constants, "K": matrices[0].columns, "LANES": WARP * warps, "ASM": asm},
+        {
+            **segments.constants,
+            "K": matrices[0].columns,
+            "ROWS": rows,
+            "LANES": WARP * warps,
+            "ASM": asm,
+        },
         warps,
-        registers=GEMV_REGISTERS,
+        registers=GEMV_REGISTERS if rows < 4 else FOUR_ROWS_REGISTERS,
         early=False,
     )
 

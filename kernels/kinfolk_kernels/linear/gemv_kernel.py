@@ -1,6 +1,7 @@
-"""The kernel of matrices times one int8 row.
+"""The kernel of matrices times one to four int8 rows, by dot products.
 
-A program computes four output rows. A lane's 16-byte load is one word of each of the four. The loop
+A program computes four columns of the result. A lane's 16-byte load is one word of each of four
+rows of the matrix, which is unpacked once and multiplied with each row of x. The loop
 is unrolled, so that later loads are issued before the products of earlier ones: speed depends on
 how many bytes are in flight. All lanes of a program work on the same rows and add their sums at the
 end.
@@ -31,12 +32,14 @@ def _segment(
     x_ptr,
     d_ptr,
     K: tl.constexpr,
+    ROWS: tl.constexpr,
     FORMAT: tl.constexpr,
     LANES: tl.constexpr,
     PDL: tl.constexpr,
     ASM: tl.constexpr,
 ):
-    """Compute four rows of y [N] = W x, for one matrix."""
+    """Compute four columns of y [ROWS, N] = x W^T, for one matrix."""
+    D_STEP: tl.constexpr = 1 if ROWS == 1 else 8
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     GROUPS: tl.constexpr = LANES // SHARE
     TURNS: tl.constexpr = (K // 64 + GROUPS - 1) // GROUPS
@@ -44,7 +47,9 @@ def _segment(
     lane = tl.arange(0, LANES)[:, None]
     t = lane % SHARE
     wait_for_producers(PDL)
-    sums = tl.zeros([LANES, 4], tl.float32)
+    sums = ()
+    for _ in tl.static_range(ROWS):
+        sums += (tl.zeros([LANES, 4], tl.float32),)
     for turn in tl.static_range(TURNS):
         group = turn * GROUPS + lane // SHARE
         there = group < K // 64
@@ -52,12 +57,18 @@ def _segment(
             q_ptr, high_ptr, scales_ptr, supers_ptr, quad.to(tl.int64), group, t, there,
             K, FORMAT, MASKED,
         )  # fmt: skip
-        x, top = row_words(x_ptr, group, t, there, FORMAT, MASKED)
-        d = load(d_ptr + group, there, MASKED)
         codes, tops = codes_of(q, high, group, FORMAT, ASM)
-        sums += scaled_dots(codes, tops, x, top, scales, supers, FORMAT, ASM) * d
+        totals = ()
+        for m in tl.static_range(ROWS):
+            x, top = row_words(x_ptr + m * (K // 4), group, t, there, FORMAT, MASKED)
+            d = load(d_ptr + group * D_STEP + m, there, MASKED)
+            dots = scaled_dots(codes, tops, x, top, scales, supers, FORMAT, ASM)
+            totals += (sums[m] + dots * d,)
+        sums = totals
     out = quad * 4 + tl.arange(0, 4)
-    tl.store(y_ptr + out, tl.sum(sums, 0).to(y_ptr.dtype.element_ty), mask=out < N)
+    for m in tl.static_range(ROWS):
+        y = tl.sum(sums[m], 0).to(y_ptr.dtype.element_ty)
+        tl.store(y_ptr + m * N + out, y, mask=out < N)
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -68,23 +79,23 @@ def gemv_kernel(
     q3, high3, scales3, supers3, y3, n3, end3,
     x_ptr, d_ptr,
     F0: tl.constexpr, F1: tl.constexpr, F2: tl.constexpr, F3: tl.constexpr,
-    K: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
+    K: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, PDL: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid (programs of up to four matrices, numbered one matrix after the other)."""
     start_dependents(PDL)
     p = tl.program_id(0)
     if p < end0:
         _segment(p, q0, high0, scales0, supers0, y0, n0, x_ptr, d_ptr,
-                 K, F0, LANES, PDL, ASM)  # fmt: skip
+                 K, ROWS, F0, LANES, PDL, ASM)  # fmt: skip
     elif p < end1:
         if F1 != NONE:
             _segment(p - end0, q1, high1, scales1, supers1, y1, n1, x_ptr, d_ptr,
-                     K, F1, LANES, PDL, ASM)  # fmt: skip
+                     K, ROWS, F1, LANES, PDL, ASM)  # fmt: skip
     elif p < end2:
         if F2 != NONE:
             _segment(p - end1, q2, high2, scales2, supers2, y2, n2, x_ptr, d_ptr,
-                     K, F2, LANES, PDL, ASM)  # fmt: skip
+                     K, ROWS, F2, LANES, PDL, ASM)  # fmt: skip
     else:
         if F3 != NONE:
             _segment(p - end2, q3, high3, scales3, supers3, y3, n3, x_ptr, d_ptr,
-                     K, F3, LANES, PDL, ASM)  # fmt: skip
+                     K, ROWS, F3, LANES, PDL, ASM)  # fmt: skip

@@ -109,6 +109,13 @@ def _sum_of(x_a, x_b, factor: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
+def _sum_of_two(a, scale_a, b, scale_b):
+    """Two whole numbers times their scales. Left to the compiler, either product is the one that is
+    not rounded, by chance for each row of x: its place in a step would change its bits."""
+    return tl.fma(a.to(tl.float32), scale_a, b.to(tl.float32) * scale_b)
+
+
+@triton.jit
 def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM: tl.constexpr):
     """Dot products of four words of four rows with a row of x -> float32 [lanes, 4], without the
     scale of x.
@@ -120,7 +127,7 @@ def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM
     if FORMAT == Q8_0:
         a = _chain(codes[0], codes[1], z, x[0], x[1], ASM)
         b = _chain(codes[2], codes[3], z, x[2], x[3], ASM)
-        return a.to(tl.float32) * first_half(supers) + b.to(tl.float32) * second_half(supers)
+        return _sum_of_two(a, first_half(supers), b, second_half(supers))
     OFFSET: tl.constexpr = (
         -32 if FORMAT == Q6_K else -16 if FORMAT == Q5_0 else -8 if FORMAT == Q4_0 else 1
     )
@@ -142,9 +149,7 @@ def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM
             top = _chain(tops[2], tops[3], z, x_top[2], x_top[3], ASM)
             product = dot2_low(pack_halves(low, top, ASM), scales, product, ASM)
         least = dot2_high(pack_halves(low_a + low_b, top_a + top_b, ASM), scales, z, ASM)
-        return product.to(tl.float32) * first_half(supers) - least.to(tl.float32) * second_half(
-            supers
-        )
+        return _sum_of_two(product, first_half(supers), least, -second_half(supers))
     if FORMAT == Q6_K:
         # Scales 0 and 2 are those of the first half of the group's words, 1 and 3 of the second.
         low = _chain(codes[0], codes[1], low_a, x[0], x[1], ASM)
@@ -165,4 +170,4 @@ def scaled_dots(codes, tops, x, x_top, scales, supers, FORMAT: tl.constexpr, ASM
     low = _chain(codes[2], codes[3], low, x[2], x[3], ASM)
     top = _chain(tops[0], tops[1], top_a + top_b, x_top[0], x_top[1], ASM)
     top = _chain(tops[2], tops[3], top, x_top[2], x_top[3], ASM)
-    return low.to(tl.float32) * first_half(supers) + top.to(tl.float32) * second_half(supers)
+    return _sum_of_two(low, first_half(supers), top, second_half(supers))

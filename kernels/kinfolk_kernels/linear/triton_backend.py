@@ -1,7 +1,7 @@
 """``linear`` for packed matrices, on the GPU.
 
 The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
-float16: one row is multiplied by dot products, more rows on tensor cores, in Triton or in CUDA C++.
+float16: one or two are multiplied by dot products, more on tensor cores, in Triton or in CUDA C++.
 Up to 64 rows, on sm_90 and of large matrices up to 512, are multiplied as float16 on tensor cores,
 on sm_90 by a kernel in CUDA C++. For more rows, slices of the matrix are dequantised and multiplied
 by cuBLAS.
@@ -42,6 +42,10 @@ LEAST_WEIGHTS = (6 << 20, 24 << 20, 28 << 20, 28 << 20)
 """Weights that a launch of ``gemm_mma`` must have, by the parts of more than 64 rows. With fewer it
 is faster to dequantise them: a program has little to multiply between its begin and the exchange of
 sums. Measured with 1 to 178 M weights (``benchmarks/NOTES.md``)."""
+
+MAX_DOT_ROWS = 2
+"""Most int8 rows that are multiplied by dot products, of up to four that ``gemv`` can multiply: its
+instructions grow with their number, those of tensor cores do not (``benchmarks/NOTES.md``)."""
 
 ROWS_BY_COPIES: Mapping[str, range] = dict.fromkeys(("Q4_K", "Q5_K", "Q6_K"), range(9, 17))
 """The numbers of int8 rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on sm_90, by the
@@ -109,7 +113,7 @@ def _int8_product(
     matrices: Sequence[Planes], x: Int8Rows, outs: Sequence[torch.Tensor]
 ) -> Launch | CudaLaunch:
     rows, largest = outs[0].shape[0], matrices[by_size(matrices)[0]]
-    if rows == 1:
+    if rows <= MAX_DOT_ROWS:
         return gemv(matrices, x, outs, asm=not INTERPRETED)
     if rows in ROWS_BY_COPIES.get(largest.format, ()) and not unavailable(outs[0].device):
         return gemm_mma_int8(matrices, x, outs)
