@@ -25,7 +25,7 @@ SPILLED = 16
 SUMMED = 32
 """The same of float16 products, where the parts of a tile are added."""
 
-WRITTEN_OUT = 96
+WRITTEN_OUT = 112
 """Bytes of a kernel without loops, whose registers are held down so that more programs run."""
 
 HELD = (96, 32)
