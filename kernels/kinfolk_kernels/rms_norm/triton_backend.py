@@ -39,9 +39,15 @@ MOST_TILES = 8
 MOST_NORMS = 3
 """Most norms of one sum in a launch."""
 
-MOST_PROGRAMS = 512
+MOST_PROGRAMS = 132
 """Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
-then reads the whole row, but writes less of it."""
+then reads the whole row, but writes less of it. With more than a large device has multiprocessors,
+they only read the same rows again."""
+
+CROWDS = range(41, 512)
+"""The numbers of programs that begin in order. A program of a matrix product takes all registers of
+a multiprocessor; the first one to end leaves room for five programs of a norm, and if they could
+begin early, all would crowd on the first few multiprocessors that are free."""
 
 
 def supports(arguments: RMSNormArguments) -> Verdict:
@@ -171,13 +177,14 @@ def norm(
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
     first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
+    grid = (-(-rows // tile.rows), tile.tiles if apart else 1)
     # Arguments of absent norms are replaced by a tensor that exists.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
     targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
     own_weights = [*weights, *[None] * missing]
     return Launch(
         norm_kernel,
-        (-(-rows // tile.rows), tile.tiles if apart else 1),
+        grid,
         {
             "x_ptr": view,
             **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
@@ -223,6 +230,7 @@ def norm(
             "OWN": 1 if apart else tile.tiles,
         },
         tile.warps,
+        early=grid[0] * grid[1] not in CROWDS,
     )
 
 
