@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mma_rows_read import assert_rounded_once
 
 from kinfolk_kernels.act_and_mul import triton_backend as kernels
 from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
@@ -53,6 +54,18 @@ def test_halves_of_one_matrix_to_float_and_int8(numbers, assert_near, activation
     torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
     q = found.int8.words.view(torch.int8).int()
     assert int((q - rows.words.view(torch.int8).int()).abs().max()) <= 1
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize(("rows", "width"), [(1, 128), (17, 384), (35, 640), (2, 4224)])
+def test_rows_for_tensor_cores(numbers, activation, rows, width):
+    """In the order for warps, and for warpgroups (from 33 rows on), in one tile and two."""
+    gate, up = numbers(rows, 2 * width).chunk(2, 1)
+    up[0] *= 1e5
+    found = kernels.multiply_rows(activation, gate, up, torch.float32, int8=False, mma=True)
+    expected = kernels.multiply_rows(activation, gate, up, torch.float32, int8=False).values
+    assert torch.equal(found.values, expected)
+    assert_rounded_once(found.mma, expected)
 
 
 @ACTIVATIONS

@@ -121,8 +121,10 @@ def row_launches():
     from kinfolk_kernels.row_outputs import RowOutputs
     from kinfolk_kernels.softcap.triton_backend import launch as softcap
 
-    def outputs(width):
-        return RowOutputs.make(ROWS, width, torch.float16, True, torch.device("meta"))
+    def outputs(width, rows=ROWS):
+        """int8 rows too, or, of more rows, those for tensor cores."""
+        mma = rows > ROWS
+        return RowOutputs.make(rows, width, torch.float16, not mma, torch.device("meta"), mma)
 
     residual, weight = empty(ROWS, WIDTH), empty(WIDTH)
     branch = norm.Branch(residual, weight, 1e-6)
@@ -138,6 +140,15 @@ def row_launches():
     half = empty(ROWS, HIDDEN, dtype=torch.float16)
     for activation in ("silu", "gelu_tanh"):
         yield f"product {activation}", product(activation, half, half, outputs(HIDDEN))
+    for rows in (24, 64):
+        residual = empty(rows, WIDTH)
+        branch, made = norm.Branch(residual, weight, 1e-6), [outputs(WIDTH, rows)]
+        yield f"norm {rows}", norm.norm(residual, one, 1e-6, made, branch, residual)
+        heads, gate = empty(rows, VALUE_HEADS, DIM), empty(rows, VALUE_HEADS * DIM)
+        mixed = outputs(VALUE_HEADS * DIM, rows)
+        yield f"gated norm {rows}", norm.gated_norm(heads, empty(DIM), gate, 1e-6, mixed)
+        half = empty(rows, HIDDEN, dtype=torch.float16)
+        yield f"product {rows}", product("silu", half, half, outputs(HIDDEN, rows))
     logits = empty(ROWS, VOCABULARY)
     yield "softcap", softcap(30.0, logits, logits)
 

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import silu
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
+from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma
 from kinfolk_kernels.row_outputs import columns_of, load_groups, store_groups
 
 
@@ -82,17 +83,46 @@ def _sums(a, b, factor, TILES: tl.constexpr):
 
 
 @triton.jit
-def _store_norm(
-    y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
-    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+def _store_factor(amax, row, live, factor_ptr):
+    """What rows are multiplied by for ``MmaRows``, [rows, 1, 1, 1], from their largest size [rows].
+    Stores their factors."""
+    factor, inverse = power_of_two(amax)
+    tl.store(factor_ptr + row, inverse, mask=live)
+    return factor[:, None, None, None]
+
+
+@triton.jit
+def _mma_factor(
+    x, inverse, weights, row, live, factor_ptr,
+    TILES: tl.constexpr, WEIGHT: tl.constexpr, MMA: tl.constexpr, THERE: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile of normalised rows ``y``, times the weights of tile ``i``."""
+    """``_store_factor`` of the norms of rows in tiles, if they are stored as ``MmaRows``."""
+    factor = 1.0
+    if MMA and THERE:
+        most = tl.abs(x[0] * weights[0]) if WEIGHT else tl.abs(x[0])
+        for i in tl.static_range(1, TILES):
+            most = tl.maximum(most, tl.abs(x[i] * weights[i]) if WEIGHT else tl.abs(x[i]))
+        # Before the inverse is known: both reductions can run at the same time.
+        amax = largest(most) * tl.reshape(inverse, [x[0].shape[0]])
+        factor = _store_factor(amax, row, live, factor_ptr)  # type: ignore[assignment]
+    return factor
+
+
+@triton.jit
+def _store_norm(
+    y, weights, i: tl.constexpr, factor, row, live, first, width, out_ptr, words_ptr, scale_ptr,
+    scale_step, WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, MMA: tl.constexpr,
+):  # fmt: skip
+    """Store a tile of normalised rows ``y``, times the weights of tile ``i``; ``factor``: see
+    ``_mma_factor``."""
     if WEIGHT:
         y = y * weights[i]
     store_groups(
         y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
         VALUES, INT8, False,
     )  # fmt: skip
+    if MMA:
+        store_mma(y * factor, row, live, first, width, words_ptr, MMA)
 
 
 @triton.jit(do_not_specialize=["rows", "scale_step"])
@@ -110,6 +140,7 @@ def norm_kernel(
     BRANCH: tl.constexpr, BRANCH_NORM: tl.constexpr, BRANCH_WEIGHT: tl.constexpr,
     PARTS: tl.constexpr, FIRST_WEIGHT: tl.constexpr, SECOND_WEIGHT: tl.constexpr,
     FACTOR: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+    MMA: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -117,7 +148,8 @@ def norm_kernel(
     each with its own weight; with BRANCH, norms of (x + branch) * factor, which is stored in
     ``sum``. With PARTS, the branch is the sum of two rows, each normed. With BRANCH_NORM, the
     branch itself is normed. Every program reads whole rows and writes OWN of their TILES tiles of
-    GROUPS * 64 columns."""
+    GROUPS * 64 columns. With MMA tiles of eight rows, norms are also stored as ``MmaRows``, by
+    programs that own all tiles."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
@@ -147,6 +179,15 @@ def norm_kernel(
             branch = _normed(branch, after, width, branch_eps, TILES, BRANCH_WEIGHT)
         x = _sums(x, branch, factor, TILES)
     inverse = _inverse(x, width, eps, TILES)
+    factor0 = _mma_factor(
+        x, inverse, weights0, row, live, scale0_ptr, TILES, WEIGHT0, MMA, NORMS > 0
+    )
+    factor1 = _mma_factor(
+        x, inverse, weights1, row, live, scale1_ptr, TILES, WEIGHT1, MMA, NORMS > 1
+    )
+    factor2 = _mma_factor(
+        x, inverse, weights2, row, live, scale2_ptr, TILES, WEIGHT2, MMA, NORMS > 2
+    )
     for i in tl.static_range(OWN):
         first = (mine + i) * (GROUPS * 64)
         y = x[i]
@@ -161,19 +202,32 @@ def norm_kernel(
         y = y * inverse
         if NORMS > 0:
             _store_norm(
-                y, weights0, i, row, live, first, width, out0_ptr, words0_ptr, scale0_ptr,
-                scale_step, WEIGHT0, VALUES, INT8,
+                y, weights0, i, factor0, row, live, first, width, out0_ptr, words0_ptr,
+                scale0_ptr, scale_step, WEIGHT0, VALUES, INT8, MMA,
             )  # fmt: skip
         if NORMS > 1:
             _store_norm(
-                y, weights1, i, row, live, first, width, out1_ptr, words1_ptr, scale1_ptr,
-                scale_step, WEIGHT1, VALUES, INT8,
+                y, weights1, i, factor1, row, live, first, width, out1_ptr, words1_ptr,
+                scale1_ptr, scale_step, WEIGHT1, VALUES, INT8, MMA,
             )  # fmt: skip
         if NORMS > 2:
             _store_norm(
-                y, weights2, i, row, live, first, width, out2_ptr, words2_ptr, scale2_ptr,
-                scale_step, WEIGHT2, VALUES, INT8,
+                y, weights2, i, factor2, row, live, first, width, out2_ptr, words2_ptr,
+                scale2_ptr, scale_step, WEIGHT2, VALUES, INT8, MMA,
             )  # fmt: skip
+
+
+@triton.jit
+def _gated(
+    x_ptr, gate_ptr, weight, row, first, heads, gate_row, eps,
+    DIM: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Norms of HEADS heads of a row from the ``first`` on, times silu(gate)."""
+    head = first + tl.arange(0, HEADS)
+    live = head < heads
+    x = load_groups(x_ptr, (row * heads + head) * DIM, live, 0, DIM, GROUPS, False)
+    gate = load_groups(gate_ptr, row * gate_row + head * DIM, live, 0, DIM, GROUPS, WIDE)
+    return x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
 
 
 @triton.jit(do_not_specialize=["scale_step"])
@@ -189,17 +243,52 @@ def gated_norm_kernel(
     """Grid (rows, heads / HEADS): norms of the heads of x [rows, heads, DIM], times silu(gate)."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    live = head < heads
+    first = tl.program_id(1) * HEADS
+    head = first + tl.arange(0, HEADS)
     GROUPS: tl.constexpr = (DIM + 63) // 64
     weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
     wait_for_producers(PDL)
-    line = row * heads * DIM + head * DIM
-    x = load_groups(x_ptr, line, live, 0, DIM, GROUPS, False)
-    gate = load_groups(gate_ptr, row * gate_row + head * DIM, live, 0, DIM, GROUPS, WIDE)
-    y = x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
+    y = _gated(x_ptr, gate_ptr, weight, row, first, heads, gate_row, eps, DIM, HEADS, GROUPS, WIDE)
     scale_start = row + head * (DIM // 64) * scale_step
     store_groups(
-        y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, scale_start, scale_step,
-        VALUES, INT8, WIDE,
+        y, row * heads * DIM + head * DIM, head < heads, 0, DIM, out_ptr, words_ptr, scale_ptr,
+        scale_start, scale_step, VALUES, INT8, WIDE,
     )  # fmt: skip
+
+
+@triton.jit
+def gated_row_kernel(
+    x_ptr, weight_ptr, gate_ptr, out_ptr, words_ptr, scale_ptr,
+    heads,
+    gate_row,
+    eps,
+    DIM: tl.constexpr, VALUES: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr,
+    MMA: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows): the same for the whole row, in TILES tiles of HEADS heads, which is also stored
+    as ``MmaRows`` of MMA tiles."""
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    line = row + tl.arange(0, 1)
+    GROUPS: tl.constexpr = DIM // 64
+    weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
+    wait_for_producers(PDL)
+    tiles = ()
+    most = tl.zeros([HEADS, GROUPS, 16, 4], tl.float32)
+    for i in tl.static_range(TILES):
+        y = _gated(
+            x_ptr, gate_ptr, weight, row, i * HEADS, heads, gate_row, eps,
+            DIM, HEADS, GROUPS, False,
+        )  # fmt: skip
+        tiles = tiles + (y,)  # type: ignore[assignment]
+        most = tl.maximum(most, tl.abs(y))
+    factor, inverse = power_of_two(tl.max(largest(most), 0))
+    tl.store(scale_ptr + row, inverse)
+    for i in tl.static_range(TILES):
+        y = tl.reshape(tiles[i], [1, HEADS * GROUPS, 16, 4])
+        first, width = i * HEADS * DIM, heads * DIM
+        store_groups(
+            y, line * width, line >= 0, first, width, out_ptr, words_ptr, scale_ptr, line, 0,
+            VALUES, False, False,
+        )  # fmt: skip
+        store_mma(y * factor, line, line >= 0, first, width, words_ptr, MMA)
