@@ -191,14 +191,24 @@ def store_mma(y, row, live, first, width, numbers_ptr, TILES: tl.constexpr):
     words = _pair(low, high)
     low, high = tl.split(odd)
     others = _pair(low, high)
-    lane = tl.arange(0, 16)[None, None, :]
-    eight = first // 8 + tl.arange(0, GROUPS)[None, :, None] * 8 + lane // 2
-    i, h, c = half_places(eight, lane % 2, 128)
-    place = mma_place(row[:, None, None], eight, i, h, c, width // 128, TILES)
-    inside = live[:, None, None] & (eight * 8 < width)
+    if A == 1:
+        words, others = tl.reshape(words, [GROUPS * 16]), tl.reshape(others, [GROUPS * 16])
+        eight = first // 8 + tl.arange(0, GROUPS * 16) // 2
+        c2 = tl.arange(0, GROUPS * 16) % 2
+    else:
+        lane = tl.arange(0, 16)[None, None, :]
+        eight = first // 8 + tl.arange(0, GROUPS)[None, :, None] * 8 + lane // 2
+        c2 = lane % 2
+        row, live = row[:, None, None], live[:, None, None]
+    i, h, c = half_places(eight, c2, 128)
+    place = mma_place(row, eight, i, h, c, width // 128, TILES)
+    inside = live & (eight * 8 < width)
     if TILES > MOST_WARP_TILES:
         tl.store(numbers_ptr + place, words, mask=inside)
         tl.store(numbers_ptr + place + WARPGROUP_STEP, others, mask=inside)
+    elif A == 1:
+        both = place[:, None] + tl.arange(0, 2)[None, :]
+        tl.store(numbers_ptr + both, tl.join(words, others), mask=inside[:, None])
     else:
         both = place[:, :, :, None] + tl.arange(0, 2)[None, None, None, :]
         tl.store(numbers_ptr + both, tl.join(words, others), mask=inside[:, :, :, None])

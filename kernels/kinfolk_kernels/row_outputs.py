@@ -107,6 +107,18 @@ def columns_of(first, GROUPS: tl.constexpr):
 
 
 @triton.jit
+def lanes_of(first, GROUPS: tl.constexpr):
+    """[GROUPS * 16, 4]: the same columns, of one line.
+
+    Of a tensor [1, GROUPS, 16, 4], Triton 3.6 gives a warp's lanes to different groups first, so
+    that each access touches sixteen places and a group's lanes are those of several warps. With
+    groups and lanes in one dimension it has no choice, and a reshape moves nothing.
+    """
+    lane = tl.arange(0, GROUPS * GROUP_WORDS)[:, None]
+    return first + lane * 4 + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
 def load_groups(pointer, start, live, first, width, GROUPS: tl.constexpr, WIDE: tl.constexpr):
     """float32 [A, GROUPS, 16, 4]: columns from ``first`` up to ``width`` of the lines that begin at
     ``start`` int64 [A], 0 behind and where not ``live`` [A].
@@ -119,6 +131,11 @@ def load_groups(pointer, start, live, first, width, GROUPS: tl.constexpr, WIDE: 
         inside = live[:, None] & (column < width)
         x = tl.load(pointer + start[:, None] + column, mask=inside, other=0.0)
         x = tl.reshape(x, [start.shape[0], GROUPS, GROUP_WORDS, 4])
+    elif start.shape[0] == 1:
+        column = lanes_of(first, GROUPS)
+        inside = live[:, None] & (column < width)
+        x = tl.load(pointer + start[:, None] + column, mask=inside, other=0.0)
+        x = tl.reshape(x, [1, GROUPS, GROUP_WORDS, 4])
     else:
         column = columns_of(first, GROUPS)
         inside = live[:, None, None, None] & (column < width)
@@ -154,21 +171,35 @@ def store_groups(
             out = tl.reshape(out, [y.shape[0], GROUPS * 4 * GROUP_WORDS])
             inside = live[:, None] & (column < width)
             tl.store(out_ptr + start[:, None] + column, out, mask=inside)
+        elif y.shape[0] == 1:
+            column = lanes_of(first, GROUPS)
+            out = tl.reshape(out, [GROUPS * GROUP_WORDS, 4])
+            inside = live[:, None] & (column < width)
+            tl.store(out_ptr + start[:, None] + column, out, mask=inside)
         else:
             column = columns_of(first, GROUPS)
             inside = live[:, None, None, None] & (column < width)
             tl.store(out_ptr + start[:, None, None, None] + column, out, mask=inside)
     if INT8:
-        lane = tl.arange(0, GROUP_WORDS)[None, None, :]
-        word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane
-        inside = live[:, None, None] & (word < width // 4)
         scale = tl.max(tl.max(tl.abs(y), 3), 2)[:, :, None] / 127.0
         inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
         q = (y * inverse[:, :, :, None] + WHOLE).to(tl.int32, bitcast=True)
         byte = tl.arange(0, 4)[None, None, None, :]
         words = tl.sum((q & 255) << (8 * byte), 3)
-        place = word - lane + lane % 4 * 4 + lane // 4
-        tl.store(words_ptr + (start // 4)[:, None, None] + place, words, mask=inside)
-        scale_at = scale_start[:, None, None] + word // GROUP_WORDS * scale_step
         scale = tl.broadcast_to(scale, words.shape)
+        if y.shape[0] == 1:
+            lane = tl.arange(0, GROUPS * GROUP_WORDS)
+            word = first // 4 + lane
+            lane = lane % GROUP_WORDS
+            words, scale = tl.reshape(words, [GROUPS * GROUP_WORDS]), tl.reshape(scale, lane.shape)
+            inside = live & (word < width // 4)
+            words_at, scale_at = start // 4, scale_start
+        else:
+            lane = tl.arange(0, GROUP_WORDS)[None, None, :]
+            word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane
+            inside = live[:, None, None] & (word < width // 4)
+            words_at, scale_at = (start // 4)[:, None, None], scale_start[:, None, None]
+        place = word - lane + lane % 4 * 4 + lane // 4
+        tl.store(words_ptr + words_at + place, words, mask=inside)
+        scale_at += word // GROUP_WORDS * scale_step
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))

@@ -140,7 +140,8 @@ def test_rows_for_tensor_cores(numbers, poisoned, rows):
     assert_rounded_once(norm.mma, exact(total, weight), 2e-6)
     expected = exact(heads, of_heads).flatten(1) * silu(z.double())
     assert_rounded_once(mixed.mma, expected, 4e-6)
-    assert_rounded_once(product.mma, silu(gate.double()) * up.double(), 4e-6)
+    most = (gate.double().clamp_min(0.3) * up.double().abs()).amax(1)
+    assert_rounded_once(product.mma, silu(gate.double()) * up.double(), 4e-6, most)
 
     last = slice(rows - 1, rows)
     _, (one,) = kernels.add_rms_norm_rows(

@@ -19,7 +19,6 @@ from kinfolk_kernels.row_outputs import (
     ROW_TILE_NUMBERS,
     WIDE_ROWS,
     RowOutputs,
-    columns_of,
     load_groups,
     store_groups,
 )
@@ -32,8 +31,12 @@ ACTIVATION_TILE_NUMBERS = 512
 WIDE_TILE_NUMBERS = 1024
 """The same for many rows, of which a lane moves 16 bytes at once."""
 
-MAX_ROW_NUMBERS = 32768
-"""Numbers in the widest row that one program computes: its registers hold them all."""
+MOST_ROW_PROGRAMS = 132
+"""Up to as many programs of a launch, one on each multiprocessor of a large device, the tiles of a
+row are divided among programs that read whole rows."""
+
+ACTIVATION_BOUND = tl.constexpr(0.3)
+"""More than the size of any activation of a negative number: 0.279 of silu, 0.171 of gelu."""
 
 CODES = {"silu": SILU.value, "gelu_tanh": GELU.value}
 """The kernels' number of each activation."""
@@ -59,25 +62,16 @@ def act_and_mul_kernel(
 ):
     """Grid (rows, width / GROUPS / 64): a program computes GROUPS groups of 64 numbers of a row."""
     start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     first = tl.program_id(1) * (GROUPS * 64)
-    if WIDE:
-        column = first + tl.arange(0, GROUPS * 64)
-    else:
-        column = columns_of(first, GROUPS)
-    inside = column < width
     wait_for_producers(PDL)
-    gate = tl.load(gate_ptr + row * gate_row + column, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(up_ptr + row * up_row + column, mask=inside, other=0.0).to(tl.float32)
+    gate = load_groups(gate_ptr, row * gate_row, row >= 0, first, width, GROUPS, WIDE)
+    up = load_groups(up_ptr, row * up_row, row >= 0, first, width, GROUPS, WIDE)
     y = activation(gate, ACTIVATION) * up
-    if WIDE:
-        tl.store(out_ptr + row * width + column, y.to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        line = row + tl.arange(0, 1)
-        store_groups(
-            y, line * width, line >= 0, first, width, out_ptr, words_ptr,
-            scale_ptr, line, scale_step, VALUES, INT8, False,
-        )  # fmt: skip
+    store_groups(
+        y, row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
+        VALUES, INT8, WIDE,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -86,39 +80,40 @@ def act_and_mul_row_kernel(
     width,
     gate_row,
     up_row,
-    ACTIVATION: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, VALUES: tl.constexpr,
-    MMA: tl.constexpr, PDL: tl.constexpr,
+    ACTIVATION: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
+    VALUES: tl.constexpr, MMA: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows): a program computes a row, in TILES tiles of GROUPS groups, which is also stored
-    as ``MmaRows`` of MMA tiles."""
+    """Grid (rows, TILES / OWN): the same, also stored as ``MmaRows`` of MMA tiles. A program reads
+    a row of TILES tiles of GROUPS groups, and computes OWN of them.
+
+    The factor is that of a bound of the row's numbers, for which no activation is computed:
+    |act(g)| is at most g or, if that is less, ``ACTIVATION_BOUND``. Too large a bound costs
+    nothing before it is 2^10 times the largest number: then float16 begins to lose bits of those
+    that are 2^17 times smaller."""
     start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    line = row + tl.arange(0, 1)
-    live = line >= 0
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    live = row >= 0
+    mine = tl.program_id(1) * OWN
     wait_for_producers(PDL)
-    gates, ups = (), ()
-    for i in tl.static_range(TILES):
-        first = i * (GROUPS * 64)
-        gate = load_groups(gate_ptr, line * gate_row, live, first, width, GROUPS, False)
-        gates = gates + (gate,)  # type: ignore[assignment]
-        up = load_groups(up_ptr, line * up_row, live, first, width, GROUPS, False)
-        ups = ups + (up,)  # type: ignore[assignment]
-    tiles = ()
     most = tl.zeros([1, GROUPS, 16, 4], tl.float32)
     for i in tl.static_range(TILES):
-        y = activation(gates[i], ACTIVATION) * ups[i]
-        tiles = tiles + (y,)  # type: ignore[assignment]
-        most = tl.maximum(most, tl.abs(y))
-    factor, inverse = power_of_two(largest(most))
-    tl.store(scale_ptr + line, inverse)
-    for i in tl.static_range(TILES):
         first = i * (GROUPS * 64)
+        gate = load_groups(gate_ptr, row * gate_row, live, first, width, GROUPS, False)
+        up = load_groups(up_ptr, row * up_row, live, first, width, GROUPS, False)
+        most = tl.maximum(most, tl.maximum(gate, ACTIVATION_BOUND) * tl.abs(up))
+    factor, inverse = power_of_two(largest(most))
+    if mine == 0:
+        tl.store(scale_ptr + row, inverse)
+    for i in tl.static_range(OWN):
+        first = (mine + i) * (GROUPS * 64)
+        gate = load_groups(gate_ptr, row * gate_row, live, first, width, GROUPS, False)
+        up = load_groups(up_ptr, row * up_row, live, first, width, GROUPS, False)
+        y = activation(gate, ACTIVATION) * up
         store_groups(
-            tiles[i], line * width, live, first, width, out_ptr, words_ptr, scale_ptr, line, 0,
+            y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, 0,
             VALUES, False, False,
         )  # fmt: skip
-        numbers = tiles[i] * factor[:, None, None, None]
-        store_mma(numbers, line, live, first, width, words_ptr, MMA)
+        store_mma(y * factor[:, None, None, None], row, live, first, width, words_ptr, MMA)
 
 
 def supports(arguments: ActAndMulArguments) -> Verdict:
@@ -140,8 +135,8 @@ def act_and_mul(
 def multiply(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """activation(gate) * up of any shape, in the dtype of ``up``; rows are also stored in the form
     that the product that follows is likely to read."""
-    mma = worth_mma(up) and up.shape[1] <= MAX_ROW_NUMBERS
-    outputs = multiply_rows(activation, gate, up, up.dtype, int8=worth_int8(up), mma=mma)
+    int8, mma = worth_int8(up), worth_mma(up)
+    outputs = multiply_rows(activation, gate, up, up.dtype, int8=int8, mma=mma)
     return outputs.marked(up.shape)
 
 
@@ -195,17 +190,20 @@ def launch(
 def _of_whole_rows(
     activation: Activation, operands: dict[str, Any], rows: int, width: int, outputs: RowOutputs
 ) -> Launch:
-    """The launch with a program for each row."""
-    numbers = min(ROW_TILE_NUMBERS, max(128, 1 << (width - 1).bit_length()))
+    """The launch whose programs read whole rows."""
+    numbers = min(ROW_TILE_NUMBERS, 1 << (width - 1).bit_length())
+    tiles = -(-width // numbers)
+    own = -(-tiles // max(1, MOST_ROW_PROGRAMS // rows))
     given = {name: value for name, value in operands.items() if name != "scale_step"}
     return Launch(
         act_and_mul_row_kernel,
-        (rows,),
+        (rows, -(-tiles // own)),
         given,
         {
             "ACTIVATION": CODES[activation],
             "GROUPS": numbers // GROUP_NUMBERS,
-            "TILES": -(-width // numbers),
+            "TILES": tiles,
+            "OWN": own,
             "VALUES": outputs.values is not None,
             "MMA": outputs.mma_tiles,
         },

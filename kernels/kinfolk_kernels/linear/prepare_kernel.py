@@ -13,7 +13,7 @@ from kinfolk_kernels.mma_rows import (
     mma_place,
     power_of_two,
 )
-from kinfolk_kernels.row_outputs import columns_of, store_groups
+from kinfolk_kernels.row_outputs import load_groups, store_groups
 
 
 @triton.jit(do_not_specialize=["scale_step"])
@@ -31,10 +31,9 @@ def int8_kernel(
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (GROUPS * 64)
-    column = columns_of(first, GROUPS)
-    wait_for_producers(PDL)
-    x = tl.load(x_ptr + row * x_row + column, mask=column < width, other=0.0).to(tl.float32)
     line = row + tl.arange(0, 1)
+    wait_for_producers(PDL)
+    x = load_groups(x_ptr, line * x_row, line >= 0, first, width, GROUPS, False)
     store_groups(
         x, line * width, line >= 0, first, width, words_ptr, words_ptr,
         scale_ptr, line, scale_step, False, True, False,

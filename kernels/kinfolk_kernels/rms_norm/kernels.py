@@ -13,7 +13,7 @@ import triton.language as tl
 from kinfolk_kernels.activations import silu
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma
-from kinfolk_kernels.row_outputs import columns_of, load_groups, store_groups
+from kinfolk_kernels.row_outputs import columns_of, lanes_of, load_groups, store_groups
 
 
 @triton.jit
@@ -23,21 +23,30 @@ def _sum(x):
 
 
 @triton.jit
-def _factors(weight_ptr, column, width):
-    """Weights as float32, 0 outside."""
-    return tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
+def _factors(weight_ptr, first, width, GROUPS: tl.constexpr, ROWS: tl.constexpr):
+    """Weights of GROUPS groups from column ``first`` on as float32 [1, GROUPS, 16, 4], 0 outside,
+    in the lanes of tiles of ROWS rows."""
+    column = lanes_of(first, GROUPS) if ROWS == 1 else columns_of(first, GROUPS)
+    weights = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
+    return tl.reshape(weights, [1, GROUPS, 16, 4])
 
 
 @triton.jit
 def _tiles_of_factors(
-    weight_ptr, first, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WEIGHT: tl.constexpr
+    weight_ptr,
+    first,
+    width,
+    TILES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WEIGHT: tl.constexpr,
 ):
     """Weights of TILES tiles from the ``first`` on; an empty tuple without WEIGHT."""
     weights = ()
     if WEIGHT:
         for i in tl.static_range(TILES):
-            column = columns_of((first + i) * (GROUPS * 64), GROUPS)
-            weights = weights + (_factors(weight_ptr, column, width),)  # type: ignore[assignment]
+            tile = _factors(weight_ptr, (first + i) * (GROUPS * 64), width, GROUPS, ROWS)
+            weights = weights + (tile,)  # type: ignore[assignment]
     return weights
 
 
@@ -104,7 +113,7 @@ def _mma_factor(
             most = tl.maximum(most, tl.abs(x[i] * weights[i]) if WEIGHT else tl.abs(x[i]))
         # Before the inverse is known: both reductions can run at the same time.
         amax = largest(most) * tl.reshape(inverse, [x[0].shape[0]])
-        factor = _store_factor(amax, row, live, factor_ptr)  # type: ignore[assignment]
+        factor = _store_factor(amax, row, live, factor_ptr)
     return factor
 
 
@@ -154,12 +163,14 @@ def norm_kernel(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
     mine = tl.program_id(1) * OWN
-    weights0 = _tiles_of_factors(weight0_ptr, mine, width, OWN, GROUPS, WEIGHT0)
-    weights1 = _tiles_of_factors(weight1_ptr, mine, width, OWN, GROUPS, WEIGHT1)
-    weights2 = _tiles_of_factors(weight2_ptr, mine, width, OWN, GROUPS, WEIGHT2)
-    after = _tiles_of_factors(branch_weight_ptr, 0, width, TILES, GROUPS, BRANCH_WEIGHT)
-    first_weights = _tiles_of_factors(first_weight_ptr, 0, width, TILES, GROUPS, FIRST_WEIGHT)
-    second_weights = _tiles_of_factors(second_weight_ptr, 0, width, TILES, GROUPS, SECOND_WEIGHT)
+    weights0 = _tiles_of_factors(weight0_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT0)
+    weights1 = _tiles_of_factors(weight1_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT1)
+    weights2 = _tiles_of_factors(weight2_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT2)
+    after = _tiles_of_factors(branch_weight_ptr, 0, width, TILES, GROUPS, ROWS, BRANCH_WEIGHT)
+    first_weights = _tiles_of_factors(first_weight_ptr, 0, width, TILES, GROUPS, ROWS, FIRST_WEIGHT)
+    second_weights = _tiles_of_factors(
+        second_weight_ptr, 0, width, TILES, GROUPS, ROWS, SECOND_WEIGHT
+    )
     factor = 1.0
     if FACTOR:
         factor = tl.load(factor_ptr).to(tl.float32)
@@ -218,48 +229,55 @@ def norm_kernel(
 
 
 @triton.jit
+def _head_weight(weight_ptr, DIM: tl.constexpr, HEADS: tl.constexpr):
+    """The weight [DIM] of each of HEADS heads, float32 [HEADS, DIM / 64, 16, 4]."""
+    column = lanes_of(0, HEADS * DIM // 64) % DIM
+    return tl.reshape(tl.load(weight_ptr + column).to(tl.float32), [HEADS, DIM // 64, 16, 4])
+
+
+@triton.jit
 def _gated(
-    x_ptr, gate_ptr, weight, row, first, heads, gate_row, eps,
-    DIM: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
+    x_ptr, gate_ptr, weight, row, first, width, gate_row, eps,
+    DIM: tl.constexpr, HEADS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Norms of HEADS heads of a row from the ``first`` on, times silu(gate)."""
-    head = first + tl.arange(0, HEADS)
-    live = head < heads
-    x = load_groups(x_ptr, (row * heads + head) * DIM, live, 0, DIM, GROUPS, False)
-    gate = load_groups(gate_ptr, row * gate_row + head * DIM, live, 0, DIM, GROUPS, WIDE)
-    return x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
+    """Norms of HEADS heads of a row [1] from column ``first`` on, times silu(gate), as one line:
+    [1, HEADS * DIM / 64, 16, 4]."""
+    GROUPS: tl.constexpr = HEADS * DIM // 64
+    x = load_groups(x_ptr, row * width, row >= 0, first, width, GROUPS, False)
+    gate = load_groups(gate_ptr, row * gate_row, row >= 0, first, width, GROUPS, WIDE)
+    heads = tl.reshape(x, [HEADS, DIM // 64, 16, 4])
+    heads = heads * _inverse((heads,), DIM, eps, 1) * weight
+    return tl.reshape(heads, [1, GROUPS, 16, 4]) * silu(gate)
 
 
 @triton.jit(do_not_specialize=["scale_step"])
 def gated_norm_kernel(
     x_ptr, weight_ptr, gate_ptr,
     out_ptr, words_ptr, scale_ptr, scale_step,
-    heads,
+    width,
     gate_row,
     eps,
     DIM: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, HEADS: tl.constexpr,
     WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, heads / HEADS): norms of the heads of x [rows, heads, DIM], times silu(gate)."""
+    """Grid (rows, width / DIM / HEADS): norms of the heads of DIM numbers of the rows of x
+    [rows, width], times silu(gate)."""
     start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * HEADS
-    head = first + tl.arange(0, HEADS)
-    GROUPS: tl.constexpr = (DIM + 63) // 64
-    weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    first = tl.program_id(1) * (HEADS * DIM)
+    weight = _head_weight(weight_ptr, DIM, HEADS)
     wait_for_producers(PDL)
-    y = _gated(x_ptr, gate_ptr, weight, row, first, heads, gate_row, eps, DIM, HEADS, GROUPS, WIDE)
-    scale_start = row + head * (DIM // 64) * scale_step
+    y = _gated(x_ptr, gate_ptr, weight, row, first, width, gate_row, eps, DIM, HEADS, WIDE)
     store_groups(
-        y, row * heads * DIM + head * DIM, head < heads, 0, DIM, out_ptr, words_ptr, scale_ptr,
-        scale_start, scale_step, VALUES, INT8, WIDE,
+        y, row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
+        VALUES, INT8, WIDE,
     )  # fmt: skip
 
 
 @triton.jit
 def gated_row_kernel(
     x_ptr, weight_ptr, gate_ptr, out_ptr, words_ptr, scale_ptr,
-    heads,
+    width,
     gate_row,
     eps,
     DIM: tl.constexpr, VALUES: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr,
@@ -268,27 +286,23 @@ def gated_row_kernel(
     """Grid (rows): the same for the whole row, in TILES tiles of HEADS heads, which is also stored
     as ``MmaRows`` of MMA tiles."""
     start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    line = row + tl.arange(0, 1)
-    GROUPS: tl.constexpr = DIM // 64
-    weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    weight = _head_weight(weight_ptr, DIM, HEADS)
     wait_for_producers(PDL)
     tiles = ()
-    most = tl.zeros([HEADS, GROUPS, 16, 4], tl.float32)
+    most = tl.zeros([1, HEADS * DIM // 64, 16, 4], tl.float32)
     for i in tl.static_range(TILES):
-        y = _gated(
-            x_ptr, gate_ptr, weight, row, i * HEADS, heads, gate_row, eps,
-            DIM, HEADS, GROUPS, False,
-        )  # fmt: skip
+        first = i * HEADS * DIM
+        y = _gated(x_ptr, gate_ptr, weight, row, first, width, gate_row, eps, DIM, HEADS, False)
         tiles = tiles + (y,)  # type: ignore[assignment]
         most = tl.maximum(most, tl.abs(y))
-    factor, inverse = power_of_two(tl.max(largest(most), 0))
+    factor, inverse = power_of_two(largest(most))
     tl.store(scale_ptr + row, inverse)
     for i in tl.static_range(TILES):
-        y = tl.reshape(tiles[i], [1, HEADS * GROUPS, 16, 4])
-        first, width = i * HEADS * DIM, heads * DIM
+        first = i * HEADS * DIM
         store_groups(
-            y, line * width, line >= 0, first, width, out_ptr, words_ptr, scale_ptr, line, 0,
+            tiles[i], row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, 0,
             VALUES, False, False,
         )  # fmt: skip
-        store_mma(y * factor, line, line >= 0, first, width, words_ptr, MMA)
+        numbers = tiles[i] * factor[:, None, None, None]
+        store_mma(numbers, row, row >= 0, first, width, words_ptr, MMA)

@@ -278,7 +278,7 @@ def gated_norm(
         "weight_ptr": weight,
         "gate_ptr": gate,
         **outputs.arguments,
-        "heads": heads,
+        "width": heads * dim,
         "gate_row": gate.stride(0),
         "eps": eps,
     }
