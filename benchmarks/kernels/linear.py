@@ -48,8 +48,9 @@ from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import MmaInt8Tile, gemm_mma_int8
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
 from kinfolk_kernels.linear.gemv import gemv, warps_for
-from kinfolk_kernels.linear.prepare import MmaRows, f16_rows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.triton_backend import MAX_DOT_ROWS, ROWS_BY_COPIES
+from kinfolk_kernels.mma_rows import MmaRows
 from kinfolk_kernels.planes import Planes
 
 CACHE = 250e6

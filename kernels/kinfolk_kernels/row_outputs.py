@@ -1,6 +1,8 @@
-"""Outputs of kernels between matrix products: rows in a float dtype, rows in int8, or both.
+"""Outputs of kernels between matrix products: rows in a float dtype, in a form that products read,
+or both.
 
-The int8 rows are those of ``int8_rows``, computed before numbers are rounded to the float dtype.
+That form is int8 (``int8_rows``) or float16 in the order of tensor cores (``mma_rows``), computed
+before numbers are rounded to the float dtype.
 """
 
 from __future__ import annotations
@@ -12,10 +14,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows, with_int8
+from kinfolk_kernels.mma_rows import MmaRows, with_mma
 
 GROUP_WORDS = tl.constexpr(GROUP_NUMBERS // 4)
 """Int8 words in a group."""
+
+ROW_TILE_NUMBERS = 4096
+"""Numbers of a tile where a program has a whole row: four in each lane of 32 warps. Such a program
+leaves no room for a second one on its multiprocessor, so few rows have one each."""
 
 WIDE_ROWS = 128
 """Rows from which numbers of two bytes are moved eight at a time, see ``load_groups``."""
@@ -26,26 +33,39 @@ WHOLE = tl.constexpr(12582912.0)
 
 @dataclass(frozen=True, slots=True)
 class RowOutputs:
-    """R rows of K numbers, K a multiple of 64 for int8; either may be ``None``."""
+    """R rows of K numbers, K a multiple of 64 for int8 and of 128 for ``mma``; each may be
+    ``None``, and ``int8`` or ``mma`` is."""
 
     values: torch.Tensor | None
     int8: Int8Rows | None
+    mma: MmaRows | None = None
 
     @staticmethod
     def make(
-        rows: int, width: int, dtype: torch.dtype | None, int8: bool, device: torch.device
+        rows: int,
+        width: int,
+        dtype: torch.dtype | None,
+        int8: bool,
+        device: torch.device,
+        mma: bool = False,
     ) -> RowOutputs:
-        """Uninitialised ``values`` if ``dtype`` is given, and int8 rows if ``int8`` is set."""
+        """Uninitialised ``values`` if ``dtype`` is given, int8 rows if ``int8`` is set, and rows
+        for ``gemm_mma`` if ``mma`` is."""
         values = None if dtype is None else torch.empty(rows, width, dtype=dtype, device=device)
+        if mma:
+            return RowOutputs(values, None, MmaRows.make(rows, width, device))
         if not int8:
             return RowOutputs(values, None)
         return RowOutputs(values, Int8Rows.make(rows, width, device))
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of a kernel by name; an absent output is replaced by the other one."""
+        """Arguments of a kernel by name; an absent output is replaced by another one. ``words`` and
+        ``scale`` are those of int8 or, two numbers a word, the numbers and factors of ``mma``."""
         if self.int8 is not None:
             words, scale = self.int8.words, self.int8.scale
+        elif self.mma is not None:
+            words, scale = self.mma.numbers.view(torch.int32), self.mma.factor
         elif self.values is not None:
             words = scale = self.values
         else:
@@ -61,6 +81,18 @@ class RowOutputs:
     def constants(self) -> dict[str, Any]:
         return {"VALUES": self.values is not None, "INT8": self.int8 is not None}
 
+    @property
+    def mma_tiles(self) -> int:
+        """The tiles of ``mma``, as kernels take them; 0 = none."""
+        return 0 if self.mma is None else self.mma.tiles
+
+    def marked(self, shape: torch.Size) -> torch.Tensor:
+        """``values`` in ``shape`` with the form beside them attached. Raises ``ValueError`` if
+        there are no values."""
+        if self.values is None:
+            raise ValueError("no values were asked for")
+        return with_mma(with_int8(self.values.view(shape), self.int8), self.mma)
+
 
 @triton.jit
 def columns_of(first, GROUPS: tl.constexpr):
@@ -72,6 +104,18 @@ def columns_of(first, GROUPS: tl.constexpr):
     group = tl.arange(0, GROUPS)[None, :, None, None]
     lane = tl.arange(0, GROUP_WORDS)[None, None, :, None]
     return first + group * (4 * GROUP_WORDS) + lane * 4 + tl.arange(0, 4)[None, None, None, :]
+
+
+@triton.jit
+def lanes_of(first, GROUPS: tl.constexpr):
+    """[GROUPS * 16, 4]: the same columns, of one line.
+
+    Of a tensor [1, GROUPS, 16, 4], Triton 3.6 gives a warp's lanes to different groups first, so
+    that each access touches sixteen places and a group's lanes are those of several warps. With
+    groups and lanes in one dimension it has no choice, and a reshape moves nothing.
+    """
+    lane = tl.arange(0, GROUPS * GROUP_WORDS)[:, None]
+    return first + lane * 4 + tl.arange(0, 4)[None, :]
 
 
 @triton.jit
@@ -87,6 +131,11 @@ def load_groups(pointer, start, live, first, width, GROUPS: tl.constexpr, WIDE: 
         inside = live[:, None] & (column < width)
         x = tl.load(pointer + start[:, None] + column, mask=inside, other=0.0)
         x = tl.reshape(x, [start.shape[0], GROUPS, GROUP_WORDS, 4])
+    elif start.shape[0] == 1:
+        column = lanes_of(first, GROUPS)
+        inside = live[:, None] & (column < width)
+        x = tl.load(pointer + start[:, None] + column, mask=inside, other=0.0)
+        x = tl.reshape(x, [1, GROUPS, GROUP_WORDS, 4])
     else:
         column = columns_of(first, GROUPS)
         inside = live[:, None, None, None] & (column < width)
@@ -122,21 +171,35 @@ def store_groups(
             out = tl.reshape(out, [y.shape[0], GROUPS * 4 * GROUP_WORDS])
             inside = live[:, None] & (column < width)
             tl.store(out_ptr + start[:, None] + column, out, mask=inside)
+        elif y.shape[0] == 1:
+            column = lanes_of(first, GROUPS)
+            out = tl.reshape(out, [GROUPS * GROUP_WORDS, 4])
+            inside = live[:, None] & (column < width)
+            tl.store(out_ptr + start[:, None] + column, out, mask=inside)
         else:
             column = columns_of(first, GROUPS)
             inside = live[:, None, None, None] & (column < width)
             tl.store(out_ptr + start[:, None, None, None] + column, out, mask=inside)
     if INT8:
-        lane = tl.arange(0, GROUP_WORDS)[None, None, :]
-        word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane
-        inside = live[:, None, None] & (word < width // 4)
         scale = tl.max(tl.max(tl.abs(y), 3), 2)[:, :, None] / 127.0
         inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
         q = (y * inverse[:, :, :, None] + WHOLE).to(tl.int32, bitcast=True)
         byte = tl.arange(0, 4)[None, None, None, :]
         words = tl.sum((q & 255) << (8 * byte), 3)
-        place = word - lane + lane % 4 * 4 + lane // 4
-        tl.store(words_ptr + (start // 4)[:, None, None] + place, words, mask=inside)
-        scale_at = scale_start[:, None, None] + word // GROUP_WORDS * scale_step
         scale = tl.broadcast_to(scale, words.shape)
+        if y.shape[0] == 1:
+            lane = tl.arange(0, GROUPS * GROUP_WORDS)
+            word = first // 4 + lane
+            lane = lane % GROUP_WORDS
+            words, scale = tl.reshape(words, [GROUPS * GROUP_WORDS]), tl.reshape(scale, lane.shape)
+            inside = live & (word < width // 4)
+            words_at, scale_at = start // 4, scale_start
+        else:
+            lane = tl.arange(0, GROUP_WORDS)[None, None, :]
+            word = first // 4 + tl.arange(0, GROUPS)[None, :, None] * GROUP_WORDS + lane
+            inside = live[:, None, None] & (word < width // 4)
+            words_at, scale_at = (start // 4)[:, None, None], scale_start[:, None, None]
+        place = word - lane + lane % 4 * 4 + lane // 4
+        tl.store(words_ptr + words_at + place, words, mask=inside)
+        scale_at += word // GROUP_WORDS * scale_step
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mma_rows_read import assert_rounded_once
 
 from kinfolk_kernels.act_and_mul import triton_backend as act_and_mul
 from kinfolk_kernels.int8_rows import quantize
@@ -118,6 +119,38 @@ def test_gated_products(numbers, assert_near, poisoned, dtype, rows, width, acti
     bound = (2 * BOUND[dtype][0], 50 * BOUND[dtype][1])
     assert_near(found.values, curved * up.double(), bound)
     check_int8(found.int8, curved * up.double())
+
+
+@pytest.mark.parametrize("rows", [17, 24, 64, 512])
+def test_rows_for_tensor_cores(numbers, poisoned, rows):
+    """In the order for warps and for warpgroups; values have the bits of rows without the form."""
+    dtype = torch.bfloat16
+    x, branch = numbers(rows, 5120).cuda(), Branch(numbers(rows, 5120).to("cuda", dtype))
+    weight, of_heads = numbers(5120).cuda(), numbers(128).cuda()
+    heads, z = numbers(rows, 48, 128).cuda(), numbers(rows, 6144).to("cuda", dtype)
+    gate, up = numbers(rows, 2 * 17408).to("cuda", dtype).chunk(2, 1)
+    gated = (heads, of_heads, z, EPS, dtype)
+    silu = torch.nn.functional.silu
+    with poisoned():
+        total, (norm,) = kernels.add_rms_norm_rows(
+            x, branch, (weight,), EPS, (dtype,), int8=False, mma=True
+        )
+        mixed = kernels.gated_rms_norm_rows(*gated, int8=False, mma=True)
+        product = act_and_mul.multiply_rows("silu", gate, up, dtype, int8=False, mma=True)
+    assert_rounded_once(norm.mma, exact(total, weight), 2e-6)
+    expected = exact(heads, of_heads).flatten(1) * silu(z.double())
+    assert_rounded_once(mixed.mma, expected, 4e-6)
+    most = (gate.double().clamp_min(0.3) * up.double().abs()).amax(1)
+    assert_rounded_once(product.mma, silu(gate.double()) * up.double(), 4e-6, most)
+
+    last = slice(rows - 1, rows)
+    _, (one,) = kernels.add_rms_norm_rows(
+        x[last], Branch(branch.rows[last]), (weight,), EPS, (dtype,), int8=True
+    )
+    assert torch.equal(one.values[0], norm.values[-1])
+    assert torch.equal(kernels.gated_rms_norm_rows(*gated, int8=False).values, mixed.values)
+    plain = act_and_mul.multiply_rows("silu", gate, up, dtype, int8=False)
+    assert torch.equal(plain.values, product.values)
 
 
 @pytest.mark.parametrize("rows", [1, 16])

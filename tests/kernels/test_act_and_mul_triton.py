@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mma_rows_read import assert_rounded_once, restored
 
 from kinfolk_kernels.act_and_mul import triton_backend as kernels
 from kinfolk_kernels.act_and_mul.op import ActAndMulArguments
@@ -53,6 +54,30 @@ def test_halves_of_one_matrix_to_float_and_int8(numbers, assert_near, activation
     torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
     q = found.int8.words.view(torch.int8).int()
     assert int((q - rows.words.view(torch.int8).int()).abs().max()) <= 1
+
+
+@ACTIVATIONS
+@pytest.mark.parametrize(("rows", "width"), [(1, 128), (17, 384), (35, 640), (2, 4224)])
+def test_rows_for_tensor_cores(numbers, activation, rows, width):
+    """In the order for warps, and for warpgroups (from 33 rows on), in one tile and two."""
+    gate, up = numbers(rows, 2 * width).chunk(2, 1)
+    up[0] *= 1e5
+    found = kernels.multiply_rows(activation, gate, up, torch.float32, int8=False, mma=True)
+    expected = kernels.multiply_rows(activation, gate, up, torch.float32, int8=False).values
+    assert torch.equal(found.values, expected)
+    most = (gate.clamp_min(0.3) * up.abs()).amax(1)
+    assert_rounded_once(found.mma, expected, most=most)
+
+
+def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, monkeypatch):
+    gate, up = numbers(2, 2 * 8320).chunk(2, 1)
+    parts = ("silu", gate, up, torch.float16)
+    apart = kernels.multiply_rows(*parts, int8=False, mma=True)
+    for most in (1, 5):
+        monkeypatch.setattr(kernels, "MOST_ROW_PROGRAMS", most)
+        found = kernels.multiply_rows(*parts, int8=False, mma=True)
+        assert torch.equal(found.values, apart.values)
+        assert torch.equal(restored(found.mma), restored(apart.mma))
 
 
 @ACTIVATIONS

@@ -25,6 +25,7 @@ from kinfolk_kernels.linear.gemm_int8 import gemm_int8
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.prepare import F16Rows
 from kinfolk_kernels.packing import empty
+from kinfolk_kernels.rms_norm.triton_backend import norm
 from kinfolk_kernels.row_outputs import RowOutputs
 
 ROOT = Path(kinfolk_kernels.__path__[0])
@@ -149,6 +150,24 @@ def test_matrices_do_not_begin_early():
     assert not gemv([matrix], Int8Rows.make(1, 256, device), [out[:1]]).early
     assert not gemm_int8([matrix], rows, [out]).early
     assert not gemm_f16([matrix], F16Rows.make(4, 256, device), [out]).early
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "grid", "early"),
+    [
+        (1, 5120, (1, 5), True),
+        (8, 5120, (8, 5), True),
+        (16, 5120, (16, 5), False),
+        (64, 5120, (64, 1), False),
+        (16, 2048, (16, 4), False),
+        (512, 5120, (512, 1), True),
+    ],
+)
+def test_norms_that_would_crowd_begin_in_order(rows, width, grid, early):
+    x = torch.empty(rows, width, device="meta")
+    made = norm(x, (None,), 1e-6, [RowOutputs(x, None)])
+    assert made.grid == grid
+    assert made.early == early
 
 
 @pytest.mark.parametrize(("capability", "early"), [(86, False), (89, False), (90, True)])

@@ -21,12 +21,8 @@ from kinfolk_kernels.cuda_source import (
 )
 from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma import SOURCE, MmaTile, gemm_mma, tile_for
-from kinfolk_kernels.linear.prepare import (
-    WARP_ROW_TILES,
-    WARPGROUP_ROW_TILES,
-    MmaRows,
-    mma_rows,
-)
+from kinfolk_kernels.linear.prepare import mma_rows
+from kinfolk_kernels.mma_rows import WARP_ROW_TILES, WARPGROUP_ROW_TILES, MmaRows, with_mma
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS
 
@@ -195,3 +191,20 @@ def test_many_rows_of_small_matrices_are_multiplied_after_dequantising(
     matrices = [empty("Q8_0", count - 4, 64, META), empty("Q8_0", 4, 64, META)]
     backend.products(torch.empty(rows, 64, device=META), matrices)
     assert set(asked) == {"dequantised" if dequantised else "in parts"}
+
+
+def test_rows_that_were_made_for_the_product_are_not_made_again(monkeypatch):
+    monkeypatch.setattr(backend, "unavailable", lambda device: "")
+    seen = []
+
+    def product(matrices, x, outs):
+        seen.append(x)
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(backend, "gemm_mma", product)
+    monkeypatch.setattr(backend, "mma_rows", lambda x: seen.append("made"))
+    made = MmaRows.make(17, 128, META)
+    x = with_mma(torch.empty(17, 128, device=META), made)
+    backend.products(x, [empty("Q8_0", 64, 128, META)])
+    assert len(seen) == 1
+    assert seen[0] is made

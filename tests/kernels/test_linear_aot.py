@@ -108,7 +108,8 @@ def f16_launches(warpgroups=False):
 def other_launches():
     from kinfolk_kernels.int8_rows import Int8Rows
     from kinfolk_kernels.linear.dequantize import dequantize, gather
-    from kinfolk_kernels.linear.prepare import F16Rows, MmaRows, quantize_rows, round_rows
+    from kinfolk_kernels.linear.prepare import F16Rows, quantize_rows, round_rows
+    from kinfolk_kernels.mma_rows import MmaRows
 
     x = torch.empty(16, WIDTH, dtype=torch.bfloat16, device=META)
     yield "quantize", quantize_rows(x, Int8Rows.make(16, WIDTH, META))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mma_rows_read import numbers_of
 
 from kinfolk_kernels.int8_rows import quantize
-from kinfolk_kernels.linear.prepare import F16_TILE, MmaRows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import F16_TILE, int8_rows, mma_rows
 
 pytestmark = pytest.mark.interpreter
 
@@ -19,22 +20,6 @@ def test_int8_rows_are_those_of_the_definition(numbers, width):
     found_q, expected_q = (rows.words.view(torch.int8).int() for rows in (found, expected))
     assert int((found_q - expected_q).abs().max()) <= 1
     assert float((found_q != expected_q).float().mean()) < 0.01
-
-
-def numbers_of(rows: MmaRows, width: int) -> torch.Tensor:
-    """[rows, K] from the order of the tensor core's operand, without the rows' factors."""
-    shape = (*rows.numbers.shape[:-1], *((2, 2, 8, 4, 2) if rows.warpgroups else (8, 4, 2, 2, 2)))
-    places = torch.meshgrid(*map(torch.arange, shape), indexing="ij")
-    part, pair, word, tile = places[:4]
-    h, p, row, c, e = places[4:] if rows.warpgroups else [places[4 + i] for i in (2, 3, 0, 1, 4)]
-    byte = p + 2 * e
-    column = 128 * pair + 64 * (c // 2) + 32 * h + 4 * (2 * word + c % 2) + byte
-    # The words of a last group without a partner are those of all four lanes.
-    alone = 128 * pair + 32 * h + 4 * (4 * word + c) + byte
-    column = torch.where(2 * pair + 1 < width // 64, column, torch.where(word < 2, alone, width))
-    found = torch.zeros(shape[0] * 8 * rows.tiles, width + 1)
-    found[8 * (part * rows.tiles + tile) + row, column] = rows.numbers.float().reshape(shape)
-    return found[:, :width]
 
 
 PLACES = [

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mma_rows_read import assert_rounded_once
 
+from kinfolk_kernels import mma_rows
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS, dequantize, made_int8, quantize
+from kinfolk_kernels.mma_rows import made_mma
 from kinfolk_kernels.rms_norm import op as reference
 from kinfolk_kernels.rms_norm import triton_backend as kernels
 from kinfolk_kernels.rms_norm.branch import Branch, NormedRows
@@ -105,6 +108,42 @@ def test_a_row_does_not_depend_on_how_many_there_are(numbers):
 
 
 # -- fused with neighbouring ops ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 128), (17, 384), (35, 640), (3, 5120)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_for_tensor_cores(numbers, guarded, rows, width, weighted):
+    """In the order for warps, and for warpgroups (from 33 rows on)."""
+    residual, branch = numbers(rows, width), Branch(guarded(rows, width, torch.float16))
+    residual[0] *= 1e4
+    weights = (numbers(width) if weighted else None, None, 100 * numbers(width))
+    dtypes = (torch.float16, torch.float16, torch.float32)
+    operands = (residual, branch, weights, EPS)
+    total, found = kernels.add_rms_norm_rows(*operands, dtypes, int8=False, mma=True)
+    wanted, others = kernels.add_rms_norm_rows(*operands, dtypes, int8=False)
+    assert torch.equal(total, wanted)
+    for made, other, weight in zip(found, others, weights, strict=True):
+        assert torch.equal(made.values, other.values)
+        assert_rounded_once(made.mma, exact(total, weight), 1e-6)
+
+
+def test_rows_of_zeros_for_tensor_cores(numbers):
+    x = numbers(18, 256)
+    x[1] = 0
+    found = kernels.rms_norm_rows(x, None, EPS, None, int8=False, mma=True)
+    assert found.values is None
+    assert_rounded_once(found.mma, exact(x, None), 1e-6)
+
+
+@pytest.mark.parametrize(("rows", "heads", "dim"), [(2, 6, 64), (17, 3, 128), (33, 40, 128)])
+def test_gated_rows_for_tensor_cores(numbers, guarded, rows, heads, dim):
+    x, weight = numbers(rows, heads, dim), numbers(dim)
+    gate = guarded(rows, heads * dim, torch.float16)
+    parts = (x, weight, gate, EPS, torch.float16)
+    found = kernels.gated_rms_norm_rows(*parts, int8=False, mma=True)
+    assert torch.equal(found.values, kernels.gated_rms_norm_rows(*parts, int8=False).values)
+    gates = torch.nn.functional.silu(gate.double())
+    assert_rounded_once(found.mma, exact(x, weight).flatten(1) * gates, 2e-6)
 
 
 @DTYPES
@@ -214,11 +253,12 @@ def test_the_gate_comes_after_the_norm(numbers, guarded, assert_near, dtype, hea
 
 def test_worked_example():
     """x = (3, 4), w = (1, 2), gate = (0, 1), in the first two of 64 numbers."""
-    x, w, z = torch.zeros(1, 2, 32), torch.zeros(32), torch.zeros(1, 64)
+    x, w, z = torch.zeros(1, 2, 64), torch.zeros(64), torch.zeros(1, 128)
     x[0, 0, :2], w[:2], z[0, :2] = torch.tensor([[3.0, 4], [1, 2], [0, 1]])
     found = kernels.gated_rms_norm_rows(x * 4, w, z, EPS, torch.float32, int8=False)
     expected = torch.tensor([[0, 1.6541966]])
-    torch.testing.assert_close(found.values[:, :2] / 4, expected, rtol=1e-6, atol=0)
+    # The mean of squares is over 64 numbers instead of two.
+    torch.testing.assert_close(found.values[:, :2] / 32**0.5, expected, rtol=1e-6, atol=0)
     assert not found.values[:, 2:].any()
 
 
@@ -280,6 +320,32 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     assert (made is not None) == beside
     if made is not None:
         assert torch.allclose(dequantize(made), found, atol=float(made.scales.max()))
+
+
+@pytest.mark.parametrize(
+    ("shape", "beside"),
+    [
+        ((MAX_INT8_ROWS, 256), False),
+        ((MAX_INT8_ROWS + 1, 256), True),
+        ((MAX_INT8_ROWS + 1, 192), False),
+        ((65, 256), False),
+        ((4, 17, 256), False),
+    ],
+)
+def test_more_rows_get_rows_for_tensor_cores_beside_them(numbers, monkeypatch, shape, beside):
+    """Where their matrix products are compiled, which is not here."""
+    x = numbers(*shape)
+    assert made_mma(rms_norm(x, None)) is None
+    monkeypatch.setattr(mma_rows, "unavailable", lambda device: "")
+    found = rms_norm(x, None)
+    made = made_mma(found)
+    assert (made is not None) == beside
+    if made is not None:
+        assert_rounded_once(made, exact(x, None), 1e-6)
+        arguments = AddRMSNormArguments((None,), EPS, (x.dtype,), x.dtype, x.device)
+        total, norm = kernels.add_rms_norm(arguments, x, Branch(x))
+        assert made_mma(total) is None
+        assert made_mma(norm) is not None
 
 
 def test_the_fused_ops_mean_what_their_references_do(numbers):

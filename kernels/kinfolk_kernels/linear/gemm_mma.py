@@ -21,8 +21,8 @@ from kinfolk_kernels.cuda_source import (
     CudaSource,
 )
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
-from kinfolk_kernels.linear.prepare import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
+from kinfolk_kernels.mma_rows import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
 
 SOURCE = Path(__file__).with_suffix(".cu")

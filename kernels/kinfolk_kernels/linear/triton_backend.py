@@ -28,15 +28,13 @@ from kinfolk_kernels.linear.gemm_mma_int8 import gemm_mma_int8
 from kinfolk_kernels.linear.gemv import gemv
 from kinfolk_kernels.linear.gemv_kernel import gemv_kernel
 from kinfolk_kernels.linear.op import LinearArguments, Matrix
-from kinfolk_kernels.linear.prepare import MAX_PART_ROWS, f16_rows, int8_rows, mma_rows
+from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.segments import MAX_MATRICES, by_size
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
+from kinfolk_kernels.mma_rows import MAX_MMA_ROWS, MAX_PART_ROWS, made_mma
 from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
-
-MAX_MMA_ROWS = 512
-"""Most rows that ``gemm_mma`` multiplies, in parts of 128."""
 
 LEAST_WEIGHTS = (6 << 20, 24 << 20, 28 << 20, 28 << 20)
 """Weights that a launch of ``gemm_mma`` must have, by the parts of more than 64 rows. With fewer it
@@ -136,7 +134,7 @@ def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor
         for part, results in _launches(pairs):
             gemm_f16(part, f16, results, asm=not INTERPRETED).run()
         return
-    operand = mma_rows(x)
+    operand = made_mma(x) or mma_rows(x)
     for part, results in _launches(pairs):
         gemm_mma(part, operand, results).run()
 

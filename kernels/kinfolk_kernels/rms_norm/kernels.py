@@ -12,7 +12,8 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import silu
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.row_outputs import columns_of, load_groups, store_groups
+from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma
+from kinfolk_kernels.row_outputs import columns_of, lanes_of, load_groups, store_groups
 
 
 @triton.jit
@@ -22,21 +23,30 @@ def _sum(x):
 
 
 @triton.jit
-def _factors(weight_ptr, column, width):
-    """Weights as float32, 0 outside."""
-    return tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
+def _factors(weight_ptr, first, width, GROUPS: tl.constexpr, ROWS: tl.constexpr):
+    """Weights of GROUPS groups from column ``first`` on as float32 [1, GROUPS, 16, 4], 0 outside,
+    in the lanes of tiles of ROWS rows."""
+    column = lanes_of(first, GROUPS) if ROWS == 1 else columns_of(first, GROUPS)
+    weights = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
+    return tl.reshape(weights, [1, GROUPS, 16, 4])
 
 
 @triton.jit
 def _tiles_of_factors(
-    weight_ptr, first, width, TILES: tl.constexpr, GROUPS: tl.constexpr, WEIGHT: tl.constexpr
+    weight_ptr,
+    first,
+    width,
+    TILES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WEIGHT: tl.constexpr,
 ):
     """Weights of TILES tiles from the ``first`` on; an empty tuple without WEIGHT."""
     weights = ()
     if WEIGHT:
         for i in tl.static_range(TILES):
-            column = columns_of((first + i) * (GROUPS * 64), GROUPS)
-            weights = weights + (_factors(weight_ptr, column, width),)  # type: ignore[assignment]
+            tile = _factors(weight_ptr, (first + i) * (GROUPS * 64), width, GROUPS, ROWS)
+            weights = weights + (tile,)  # type: ignore[assignment]
     return weights
 
 
@@ -82,17 +92,46 @@ def _sums(a, b, factor, TILES: tl.constexpr):
 
 
 @triton.jit
-def _store_norm(
-    y, weights, i: tl.constexpr, row, live, first, width, out_ptr, words_ptr, scale_ptr, scale_step,
-    WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+def _store_factor(amax, row, live, factor_ptr):
+    """What rows are multiplied by for ``MmaRows``, [rows, 1, 1, 1], from their largest size [rows].
+    Stores their factors."""
+    factor, inverse = power_of_two(amax)
+    tl.store(factor_ptr + row, inverse, mask=live)
+    return factor[:, None, None, None]
+
+
+@triton.jit
+def _mma_factor(
+    x, inverse, weights, row, live, factor_ptr,
+    TILES: tl.constexpr, WEIGHT: tl.constexpr, MMA: tl.constexpr, THERE: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile of normalised rows ``y``, times the weights of tile ``i``."""
+    """``_store_factor`` of the norms of rows in tiles, if they are stored as ``MmaRows``."""
+    factor = 1.0
+    if MMA and THERE:
+        most = tl.abs(x[0] * weights[0]) if WEIGHT else tl.abs(x[0])
+        for i in tl.static_range(1, TILES):
+            most = tl.maximum(most, tl.abs(x[i] * weights[i]) if WEIGHT else tl.abs(x[i]))
+        # Before the inverse is known: both reductions can run at the same time.
+        amax = largest(most) * tl.reshape(inverse, [x[0].shape[0]])
+        factor = _store_factor(amax, row, live, factor_ptr)
+    return factor
+
+
+@triton.jit
+def _store_norm(
+    y, weights, i: tl.constexpr, factor, row, live, first, width, out_ptr, words_ptr, scale_ptr,
+    scale_step, WEIGHT: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, MMA: tl.constexpr,
+):  # fmt: skip
+    """Store a tile of normalised rows ``y``, times the weights of tile ``i``; ``factor``: see
+    ``_mma_factor``."""
     if WEIGHT:
         y = y * weights[i]
     store_groups(
         y, row * width, live, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
         VALUES, INT8, False,
     )  # fmt: skip
+    if MMA:
+        store_mma(y * factor, row, live, first, width, words_ptr, MMA)
 
 
 @triton.jit(do_not_specialize=["rows", "scale_step"])
@@ -110,6 +149,7 @@ def norm_kernel(
     BRANCH: tl.constexpr, BRANCH_NORM: tl.constexpr, BRANCH_WEIGHT: tl.constexpr,
     PARTS: tl.constexpr, FIRST_WEIGHT: tl.constexpr, SECOND_WEIGHT: tl.constexpr,
     FACTOR: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr,
+    MMA: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, TILES: tl.constexpr, OWN: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -117,17 +157,20 @@ def norm_kernel(
     each with its own weight; with BRANCH, norms of (x + branch) * factor, which is stored in
     ``sum``. With PARTS, the branch is the sum of two rows, each normed. With BRANCH_NORM, the
     branch itself is normed. Every program reads whole rows and writes OWN of their TILES tiles of
-    GROUPS * 64 columns."""
+    GROUPS * 64 columns. With MMA tiles of eight rows, norms are also stored as ``MmaRows``, by
+    programs that own all tiles."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = row < rows
     mine = tl.program_id(1) * OWN
-    weights0 = _tiles_of_factors(weight0_ptr, mine, width, OWN, GROUPS, WEIGHT0)
-    weights1 = _tiles_of_factors(weight1_ptr, mine, width, OWN, GROUPS, WEIGHT1)
-    weights2 = _tiles_of_factors(weight2_ptr, mine, width, OWN, GROUPS, WEIGHT2)
-    after = _tiles_of_factors(branch_weight_ptr, 0, width, TILES, GROUPS, BRANCH_WEIGHT)
-    first_weights = _tiles_of_factors(first_weight_ptr, 0, width, TILES, GROUPS, FIRST_WEIGHT)
-    second_weights = _tiles_of_factors(second_weight_ptr, 0, width, TILES, GROUPS, SECOND_WEIGHT)
+    weights0 = _tiles_of_factors(weight0_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT0)
+    weights1 = _tiles_of_factors(weight1_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT1)
+    weights2 = _tiles_of_factors(weight2_ptr, mine, width, OWN, GROUPS, ROWS, WEIGHT2)
+    after = _tiles_of_factors(branch_weight_ptr, 0, width, TILES, GROUPS, ROWS, BRANCH_WEIGHT)
+    first_weights = _tiles_of_factors(first_weight_ptr, 0, width, TILES, GROUPS, ROWS, FIRST_WEIGHT)
+    second_weights = _tiles_of_factors(
+        second_weight_ptr, 0, width, TILES, GROUPS, ROWS, SECOND_WEIGHT
+    )
     factor = 1.0
     if FACTOR:
         factor = tl.load(factor_ptr).to(tl.float32)
@@ -147,6 +190,15 @@ def norm_kernel(
             branch = _normed(branch, after, width, branch_eps, TILES, BRANCH_WEIGHT)
         x = _sums(x, branch, factor, TILES)
     inverse = _inverse(x, width, eps, TILES)
+    factor0 = _mma_factor(
+        x, inverse, weights0, row, live, scale0_ptr, TILES, WEIGHT0, MMA, NORMS > 0
+    )
+    factor1 = _mma_factor(
+        x, inverse, weights1, row, live, scale1_ptr, TILES, WEIGHT1, MMA, NORMS > 1
+    )
+    factor2 = _mma_factor(
+        x, inverse, weights2, row, live, scale2_ptr, TILES, WEIGHT2, MMA, NORMS > 2
+    )
     for i in tl.static_range(OWN):
         first = (mine + i) * (GROUPS * 64)
         y = x[i]
@@ -161,45 +213,96 @@ def norm_kernel(
         y = y * inverse
         if NORMS > 0:
             _store_norm(
-                y, weights0, i, row, live, first, width, out0_ptr, words0_ptr, scale0_ptr,
-                scale_step, WEIGHT0, VALUES, INT8,
+                y, weights0, i, factor0, row, live, first, width, out0_ptr, words0_ptr,
+                scale0_ptr, scale_step, WEIGHT0, VALUES, INT8, MMA,
             )  # fmt: skip
         if NORMS > 1:
             _store_norm(
-                y, weights1, i, row, live, first, width, out1_ptr, words1_ptr, scale1_ptr,
-                scale_step, WEIGHT1, VALUES, INT8,
+                y, weights1, i, factor1, row, live, first, width, out1_ptr, words1_ptr,
+                scale1_ptr, scale_step, WEIGHT1, VALUES, INT8, MMA,
             )  # fmt: skip
         if NORMS > 2:
             _store_norm(
-                y, weights2, i, row, live, first, width, out2_ptr, words2_ptr, scale2_ptr,
-                scale_step, WEIGHT2, VALUES, INT8,
+                y, weights2, i, factor2, row, live, first, width, out2_ptr, words2_ptr,
+                scale2_ptr, scale_step, WEIGHT2, VALUES, INT8, MMA,
             )  # fmt: skip
+
+
+@triton.jit
+def _head_weight(weight_ptr, DIM: tl.constexpr, HEADS: tl.constexpr):
+    """The weight [DIM] of each of HEADS heads, float32 [HEADS, DIM / 64, 16, 4]."""
+    column = lanes_of(0, HEADS * DIM // 64) % DIM
+    return tl.reshape(tl.load(weight_ptr + column).to(tl.float32), [HEADS, DIM // 64, 16, 4])
+
+
+@triton.jit
+def _gated(
+    x_ptr, gate_ptr, weight, row, first, width, gate_row, eps,
+    DIM: tl.constexpr, HEADS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Norms of HEADS heads of a row [1] from column ``first`` on, times silu(gate), as one line:
+    [1, HEADS * DIM / 64, 16, 4]."""
+    GROUPS: tl.constexpr = HEADS * DIM // 64
+    x = load_groups(x_ptr, row * width, row >= 0, first, width, GROUPS, False)
+    gate = load_groups(gate_ptr, row * gate_row, row >= 0, first, width, GROUPS, WIDE)
+    heads = tl.reshape(x, [HEADS, DIM // 64, 16, 4])
+    heads = heads * _inverse((heads,), DIM, eps, 1) * weight
+    return tl.reshape(heads, [1, GROUPS, 16, 4]) * silu(gate)
 
 
 @triton.jit(do_not_specialize=["scale_step"])
 def gated_norm_kernel(
     x_ptr, weight_ptr, gate_ptr,
     out_ptr, words_ptr, scale_ptr, scale_step,
-    heads,
+    width,
     gate_row,
     eps,
     DIM: tl.constexpr, VALUES: tl.constexpr, INT8: tl.constexpr, HEADS: tl.constexpr,
     WIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, heads / HEADS): norms of the heads of x [rows, heads, DIM], times silu(gate)."""
+    """Grid (rows, width / DIM / HEADS): norms of the heads of DIM numbers of the rows of x
+    [rows, width], times silu(gate)."""
     start_dependents(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    live = head < heads
-    GROUPS: tl.constexpr = (DIM + 63) // 64
-    weight = _factors(weight_ptr, columns_of(0, GROUPS), DIM)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    first = tl.program_id(1) * (HEADS * DIM)
+    weight = _head_weight(weight_ptr, DIM, HEADS)
     wait_for_producers(PDL)
-    line = row * heads * DIM + head * DIM
-    x = load_groups(x_ptr, line, live, 0, DIM, GROUPS, False)
-    gate = load_groups(gate_ptr, row * gate_row + head * DIM, live, 0, DIM, GROUPS, WIDE)
-    y = x * _inverse((x,), DIM, eps, 1) * weight * silu(gate)
-    scale_start = row + head * (DIM // 64) * scale_step
+    y = _gated(x_ptr, gate_ptr, weight, row, first, width, gate_row, eps, DIM, HEADS, WIDE)
     store_groups(
-        y, line, live, 0, DIM, out_ptr, words_ptr, scale_ptr, scale_start, scale_step,
+        y, row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, scale_step,
         VALUES, INT8, WIDE,
     )  # fmt: skip
+
+
+@triton.jit
+def gated_row_kernel(
+    x_ptr, weight_ptr, gate_ptr, out_ptr, words_ptr, scale_ptr,
+    width,
+    gate_row,
+    eps,
+    DIM: tl.constexpr, VALUES: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr,
+    MMA: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows): the same for the whole row, in TILES tiles of HEADS heads, which is also stored
+    as ``MmaRows`` of MMA tiles."""
+    start_dependents(PDL)
+    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    weight = _head_weight(weight_ptr, DIM, HEADS)
+    wait_for_producers(PDL)
+    tiles = ()
+    most = tl.zeros([1, HEADS * DIM // 64, 16, 4], tl.float32)
+    for i in tl.static_range(TILES):
+        first = i * HEADS * DIM
+        y = _gated(x_ptr, gate_ptr, weight, row, first, width, gate_row, eps, DIM, HEADS, False)
+        tiles = tiles + (y,)  # type: ignore[assignment]
+        most = tl.maximum(most, tl.abs(y))
+    factor, inverse = power_of_two(largest(most))
+    tl.store(scale_ptr + row, inverse)
+    for i in tl.static_range(TILES):
+        first = i * HEADS * DIM
+        store_groups(
+            tiles[i], row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, 0,
+            VALUES, False, False,
+        )  # fmt: skip
+        numbers = tiles[i] * factor[:, None, None, None]
+        store_mma(numbers, row, row >= 0, first, width, words_ptr, MMA)

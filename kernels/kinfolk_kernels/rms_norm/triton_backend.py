@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, with_int8, worth_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, worth_int8
 from kinfolk_kernels.launch import Launch
+from kinfolk_kernels.mma_rows import worth_mma
 from kinfolk_kernels.rms_norm.branch import Branch
-from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, norm_kernel
+from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, gated_row_kernel, norm_kernel
 from kinfolk_kernels.rms_norm.op import (
     AddRMSNormArguments,
     GatedRMSNormArguments,
     RMSNormArguments,
 )
-from kinfolk_kernels.row_outputs import WIDE_ROWS, RowOutputs
+from kinfolk_kernels.row_outputs import ROW_TILE_NUMBERS, WIDE_ROWS, RowOutputs
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
@@ -39,9 +41,15 @@ MOST_TILES = 8
 MOST_NORMS = 3
 """Most norms of one sum in a launch."""
 
-MOST_PROGRAMS = 512
+MOST_PROGRAMS = 132
 """Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
-then reads the whole row, but writes less of it."""
+then reads the whole row, but writes less of it. With more than a large device has multiprocessors,
+they only read the same rows again."""
+
+CROWDS = range(41, 512)
+"""The numbers of programs that begin in order. A program of a matrix product takes all registers of
+a multiprocessor; the first one to end leaves room for five programs of a norm, and if they could
+begin early, all would crowd on the first few multiprocessors that are free."""
 
 
 def supports(arguments: RMSNormArguments) -> Verdict:
@@ -49,10 +57,11 @@ def supports(arguments: RMSNormArguments) -> Verdict:
 
 
 def rms_norm(arguments: RMSNormArguments, x: torch.Tensor) -> torch.Tensor:
-    """See :class:`RMSNormArguments`. Few rows are also stored as int8, for the products that
-    follow."""
-    rows = rms_norm_rows(x, arguments.weight, arguments.eps, arguments.dtype, int8=worth_int8(x))
-    return with_int8(rows.values.view(x.shape), rows.int8)  # type: ignore[union-attr]
+    """See :class:`RMSNormArguments`. Rows are also stored in the form that the products that follow
+    are likely to read."""
+    weight, eps, dtype = arguments.weight, arguments.eps, arguments.dtype
+    rows = rms_norm_rows(x, weight, eps, dtype, int8=worth_int8(x), mma=worth_mma(x))
+    return rows.marked(x.shape)
 
 
 def supports_add(arguments: AddRMSNormArguments) -> Verdict:
@@ -67,9 +76,9 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, ...]:
     """See :class:`AddRMSNormArguments`."""
     weights, eps, dtypes = arguments.weights, arguments.eps, arguments.dtypes
-    int8 = worth_int8(residual)
-    total, norms = add_rms_norm_rows(residual, branch, weights, eps, dtypes, int8=int8)
-    return total, *(with_int8(rows.values, rows.int8) for rows in norms)  # type: ignore[arg-type]
+    int8, mma = worth_int8(residual), worth_mma(residual)
+    total, norms = add_rms_norm_rows(residual, branch, weights, eps, dtypes, int8=int8, mma=mma)
+    return total, *(rows.marked(residual.shape) for rows in norms)
 
 
 def supports_gated(arguments: GatedRMSNormArguments) -> Verdict:
@@ -85,8 +94,8 @@ def gated_rms_norm(
 ) -> torch.Tensor:
     """See :class:`GatedRMSNormArguments`."""
     weight, eps, dtype = arguments.weight, arguments.eps, arguments.dtype
-    rows = gated_rms_norm_rows(x, weight, gate, eps, dtype, int8=worth_int8(gate))
-    return with_int8(rows.values, rows.int8)  # type: ignore[arg-type]
+    int8, mma = worth_int8(gate), worth_mma(gate)
+    return gated_rms_norm_rows(x, weight, gate, eps, dtype, int8=int8, mma=mma).marked(gate.shape)
 
 
 def _supports(
@@ -111,10 +120,11 @@ def rms_norm_rows(
     dtype: torch.dtype | None,
     *,
     int8: bool,
+    mma: bool = False,
 ) -> RowOutputs:
-    """The norm of x [..., D] as rows in ``dtype``, in int8, or both."""
+    """The norm of x [..., D] as rows in ``dtype``, in int8 or ``MmaRows``, or both."""
     width = x.shape[-1]
-    outputs = RowOutputs.make(x.numel() // width, width, dtype, int8, x.device)
+    outputs = RowOutputs.make(x.numel() // width, width, dtype, int8, x.device, mma)
     norm(x, (weight,), eps, (outputs,)).run()
     return outputs
 
@@ -127,12 +137,14 @@ def add_rms_norm_rows(
     dtypes: Sequence[torch.dtype | None],
     *,
     int8: bool,
+    mma: bool = False,
 ) -> tuple[torch.Tensor, list[RowOutputs]]:
     """residual float32 [R, D] + branch: the sum, and the rows of each of its norms. Either every
     norm has a dtype, or none has."""
     total = torch.empty_like(residual, memory_format=torch.contiguous_format)
     rows, width = residual.shape
-    outputs = [RowOutputs.make(rows, width, dtype, int8, residual.device) for dtype in dtypes]
+    device = residual.device
+    outputs = [RowOutputs.make(rows, width, dtype, int8, device, mma) for dtype in dtypes]
     norm(residual, weights, eps, outputs, branch, total).run()
     return total, outputs
 
@@ -145,10 +157,11 @@ def gated_rms_norm_rows(
     dtype: torch.dtype | None,
     *,
     int8: bool,
+    mma: bool = False,
 ) -> RowOutputs:
     """The norm over the last dimension of x [R, H, D], times silu of gate [R, H * D]."""
     rows, heads, dim = x.shape
-    outputs = RowOutputs.make(rows, heads * dim, dtype, int8, x.device)
+    outputs = RowOutputs.make(rows, heads * dim, dtype, int8, x.device, mma)
     gated_norm(x, weight, gate, eps, outputs).run()
     return outputs
 
@@ -167,17 +180,20 @@ def norm(
     width = x.shape[-1]
     rows = x.numel() // width
     tile = RowTile.of(width)
-    apart = tile.tiles * rows <= MOST_PROGRAMS
+    mma_tiles = outputs[0].mma_tiles if outputs else 0
+    # The factor of a row of ``MmaRows`` is of all of it.
+    apart = tile.tiles * rows <= MOST_PROGRAMS and not mma_tiles
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
     first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
+    grid = (-(-rows // tile.rows), tile.tiles if apart else 1)
     # Arguments of absent norms are replaced by a tensor that exists.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
     targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
     own_weights = [*weights, *[None] * missing]
     return Launch(
         norm_kernel,
-        (-(-rows // tile.rows), tile.tiles if apart else 1),
+        grid,
         {
             "x_ptr": view,
             **{f"weight{i}_ptr": view if w is None else w for i, w in enumerate(own_weights)},
@@ -217,12 +233,14 @@ def norm(
             "SECOND_WEIGHT": second.weight is not None,
             "FACTOR": added.factor is not None,
             **(outputs[0] if outputs else nothing).constants,
+            "MMA": mma_tiles,
             "ROWS": tile.rows,
             "GROUPS": tile.groups,
             "TILES": tile.tiles,
             "OWN": 1 if apart else tile.tiles,
         },
         tile.warps,
+        early=grid[0] * grid[1] not in CROWDS,
     )
 
 
@@ -255,22 +273,46 @@ def gated_norm(
     """The launch for x [R, H, D], D a power of two, and gate [R, H * D]."""
     x, gate = x.contiguous(), _with_unit_stride(gate)
     rows, heads, dim = x.shape
-    some = max(1, NORM_TILE_NUMBERS // max(dim, GROUP_NUMBERS))
+    arguments = {
+        "x_ptr": x,
+        "weight_ptr": weight,
+        "gate_ptr": gate,
+        **outputs.arguments,
+        "width": heads * dim,
+        "gate_row": gate.stride(0),
+        "eps": eps,
+    }
+    if outputs.mma is not None:
+        return _gated_rows(arguments, rows, heads, dim, outputs)
+    some = max(1, NORM_TILE_NUMBERS // dim)
     wide = rows >= WIDE_ROWS and outputs.int8 is None
     return Launch(
         gated_norm_kernel,
         (rows, -(-heads // some)),
-        {
-            "x_ptr": x,
-            "weight_ptr": weight,
-            "gate_ptr": gate,
-            **outputs.arguments,
-            "heads": heads,
-            "gate_row": gate.stride(0),
-            "eps": eps,
-        },
+        arguments,
         {"DIM": dim, **outputs.constants, "HEADS": some, "WIDE": wide},
-        some * max(dim, GROUP_NUMBERS) // (4 * 32),
+        some * dim // (4 * 32),
+    )
+
+
+def _gated_rows(
+    arguments: dict[str, Any], rows: int, heads: int, dim: int, outputs: RowOutputs
+) -> Launch:
+    """The launch of ``gated_norm`` with a program for each row."""
+    some = min(ROW_TILE_NUMBERS // dim, _power_of_two(heads))
+    given = {name: value for name, value in arguments.items() if name != "scale_step"}
+    return Launch(
+        gated_row_kernel,
+        (rows,),
+        given,
+        {
+            "DIM": dim,
+            "VALUES": outputs.values is not None,
+            "HEADS": some,
+            "TILES": -(-heads // some),
+            "MMA": outputs.mma_tiles,
+        },
+        max(1, some * dim // (4 * 32)),
     )
 
 
