@@ -55,26 +55,6 @@ def fetch_ahead(pointers):
 
 
 @triton.jit
-def fetch_pieces_ahead(addresses, nbytes):
-    """Prefetch the ``nbytes`` int32 from each of ``addresses`` int64 on, multiples of 16 both, into
-    the second-level cache, of devices that can start launches early. Like ``fetch_ahead`` it reads
-    no value, and nothing waits for it."""
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred there;
-        setp.gt.s32 there, $2, 0;
-        @there cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.b32 $0, 0;
-        }""",
-        "=r,l,r",
-        [addresses, nbytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def early(pointer, mask=None):
     """Load before the wait, only data that the module docstring permits; zero outside ``mask``."""
     if mask is None:

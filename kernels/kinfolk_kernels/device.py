@@ -31,13 +31,3 @@ def shared_memory(device: torch.device) -> int:
 def _shared_memory(index: int) -> int:
     properties = triton.runtime.driver.active.utils.get_device_properties(index)
     return int(properties["max_shared_mem"])
-
-
-def second_level_cache(device: torch.device) -> int:
-    """Bytes of the cache that all processors of ``device`` share; 0 for devices without a GPU."""
-    return _second_level_cache(device.index) if device.type == "cuda" else 0
-
-
-@cache
-def _second_level_cache(index: int | None) -> int:
-    return int(torch.cuda.get_device_properties(index).L2_cache_size)

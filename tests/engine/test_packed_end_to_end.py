@@ -19,7 +19,6 @@ from kinfolk.engine.loading import LoadedModel, load_model
 from kinfolk.engine.score import logits
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.output import GGUFOutput, OutputTensor
-from kinfolk.ops.binding import Ops
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk.registry import Registry
@@ -111,36 +110,3 @@ def test_one_row_in_the_activations_asked_for(load, expected, activations, bound
     model = load(weights="packed", activations=activations, op="linear=triton")
     found = error(scores(model, 1, 1), expected[:1])
     assert bound / 100 < found <= bound
-
-
-def planes_of(*matrices: object) -> list[int]:
-    """The addresses of the planes of those that are packed."""
-    found = [matrix for matrix in matrices if isinstance(matrix, Planes)]
-    return [plane.data_ptr() for matrix in found for plane in matrix.tensors]
-
-
-@pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])
-def test_a_fetch_knows_what_the_step_multiplies_next(load, case, monkeypatch):
-    """The shared expert of its layer, then what the next layer multiplies its input with."""
-    shared, fetches, bind = [], [], Ops.bind
-
-    def noting(ops, op, arguments):
-        if op.name == "experts":
-            shared.append(arguments.shared)
-        elif op.name == "fetch":
-            fetches.append((shared[-1], arguments))
-        return bind(ops, op, arguments)
-
-    monkeypatch.setattr(Ops, "bind", noting)
-    layers = load(case, weights="packed", expert_budget="50%", memory=4).model.layers
-    mixers = [layer.mixer if hasattr(layer, "mixer") else layer.attention for layer in layers]
-    inputs = [mixer.inputs._linear.args[0].weights for mixer in mixers]
-    known = 0
-    for layer, (own, fetch) in enumerate(fetches, len(layers) - len(fetches)):
-        expected = planes_of(*(own or ())[:3])
-        found = [weight.data_ptr() for weight in fetch.next_weights]
-        assert found[: len(expected)] == expected
-        behind = planes_of(*(matrix for each in inputs[layer + 1 : layer + 2] for matrix in each))
-        assert sorted(found[len(expected) :]) == sorted(behind)
-        known += len(behind)
-    assert known

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interpreter
 
 @pytest.fixture
 def far(repo, tmp_path, monkeypatch, capsys):
-    """``far(*options, script=...)``: the outcomes of a tiny run, and its lines."""
+    """``far(*options)``: the outcomes of a tiny run, and its lines."""
     # The interpreter runs one program after the other.
     for kernel in (fetching, landing):
         monkeypatch.setattr(kernel, "FETCH_PROGRAMS", 2)
@@ -25,9 +25,9 @@ def far(repo, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(repo / "benchmarks/kernels"))
     file = tmp_path / "far.json"
 
-    def run(*options, script="far.py"):
-        monkeypatch.setattr(sys, "argv", [script, "--tiny", "--json", str(file), *options])
-        runpy.run_path(str(repo / "benchmarks/kernels" / script), run_name="__main__")
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", ["far.py", "--tiny", "--json", str(file), *options])
+        runpy.run_path(str(repo / "benchmarks/kernels/far.py"), run_name="__main__")
         return json.loads(file.read_text()), capsys.readouterr().out.splitlines()
 
     return run
@@ -47,11 +47,4 @@ def test_fetch_alone_is_timed_for_each_way_to_divide_it(far):
     ways = {what.split(":")[0] for what in found if "fetch" in what}
     assert ways == {"2x4096x4", "3x1024x8"}
     assert {"3x1024x8: fetch of nothing", "3x1024x8: fetch of 2"} <= found.keys()
-    assert len(lines) == len(found)
-
-
-def test_layers_are_timed_with_what_is_prefetched(far):
-    found, lines = far("--missed", "1", script="prefetch.py")
-    timed = [what.removeprefix("1 missed, prefetched: ") for what in found if "missed" in what]
-    assert timed == ["nothing", "near records", "and the next weights"]
     assert len(lines) == len(found)

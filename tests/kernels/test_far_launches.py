@@ -8,7 +8,6 @@ import pytest
 import torch
 from expert_records import RecordLayout
 
-from kinfolk_kernels import aot
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
@@ -103,38 +102,3 @@ def test_the_check_sees_what_is_compiled_in():
     assert compiled_for(replace(launch, arguments={**launch.arguments, "bays": 1})) == compiled_for(
         launch
     )
-
-
-def fetch_of_a_model(rows):
-    """256 experts, records of 2 MiB."""
-
-    def empty_of(*shape, dtype=torch.int64):
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    near, far = (empty_of(bays, 2**21, dtype=torch.uint8) for bays in (128, 256))
-    owners, score = empty_of(128, dtype=torch.int32), empty_of(256, dtype=torch.float32)
-    counts, real = (empty_of(256), empty_of(3)), empty_of(1, dtype=torch.int32)
-    arguments = FetchArguments(near, far, empty_of(256), owners, score, *counts, real)
-    return fetch_launch(arguments, empty_of(rows, 8))
-
-
-PREFETCH = "cp.async.bulk.prefetch.L2.global"
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_the_link_is_asked_before_anything_is_prefetched(rows):
-    """No program of the product behind starts late beside programs of 72 registers a thread."""
-    compiled = aot.compiled_for(fetch_of_a_model(rows), 90)
-    usage = aot.usage_of(compiled.asm["cubin"], compiled.metadata.shared)
-    assert (usage.registers <= 72, usage.spilled) == (True, 0)
-    before = compiled.asm["ptx"].partition(PREFETCH)[0]
-    # All that a decision needs is loaded in narrower loads.
-    assert before.count("ld.global.v4.b32") == 2
-
-
-@pytest.mark.parametrize(
-    ("capability", "rows", "prefetches"), [(86, 1, False), (120, 2, True), (90, 3, False)]
-)
-def test_few_rows_prefetch_where_kernels_start_early(capability, rows, prefetches):
-    compiled = aot.compiled_for(fetch_of_a_model(rows), capability)
-    assert (PREFETCH in compiled.asm["ptx"]) == prefetches

@@ -11,11 +11,8 @@ import torch
 from fetch_model import FetchModel, Scene, assert_follows, few_programs, scenes
 from hypothesis import given, settings
 
-from kinfolk_kernels import launch
-from kinfolk_kernels.fetch import kernel as fetch_kernels
 from kinfolk_kernels.fetch import op as reference
 from kinfolk_kernels.fetch import triton_backend as kernel
-from kinfolk_kernels.fetch.op import FetchArguments
 
 pytestmark = pytest.mark.interpreter
 
@@ -94,102 +91,3 @@ def test_it_says_what_it_cannot():
     assert "more than 1024" in reason(far=made.far[:1].expand(1025, 48))
     elsewhere = made.far.to("meta")
     assert "meta that cpu cannot read" in reason(far=elsewhere)
-
-
-@pytest.fixture
-def prefetched(monkeypatch):
-    """``prefetched(arguments, ids, cache)`` runs a fetch as on a device that starts launches early,
-    with a second-level cache of ``cache`` bytes; returns [(address, bytes)] of what it prefetches.
-    """
-    found = []
-
-    def note(addresses, nbytes):
-        addresses, sizes = np.broadcast_arrays(addresses.handle.data, nbytes.handle.data)
-        pairs = zip(addresses.ravel().tolist(), sizes.ravel().tolist(), strict=True)
-        found.extend((address, size) for address, size in pairs if size > 0)
-
-    def run(arguments, ids, cache):
-        found.clear()
-        monkeypatch.setattr(kernel, "second_level_cache", lambda device: cache)
-        kernel.fetch(arguments, ids)
-        return list(found)
-
-    monkeypatch.setattr(launch, "overlaps", lambda device: True)
-    monkeypatch.setattr(fetch_kernels, "fetch_pieces_ahead", note)
-    for name in ("start_dependents", "wait_for_producers", "fetch_ahead"):
-        monkeypatch.setattr(fetch_kernels, name, lambda *_: None)
-    return run
-
-
-def covered(memory):
-    """The bytes of a tensor, by their addresses."""
-    return range(memory.data_ptr(), memory.data_ptr() + memory.nbytes)
-
-
-def bytes_of(pieces):
-    """All bytes of pieces, which do not overlap."""
-    found = [address + n for address, size in pieces for n in range(size)]
-    assert len(found) == len(set(found))
-    return set(found)
-
-
-def missing_layer(words):
-    """A layer of eight experts, of which the first four are near, with records of so many words."""
-    far = torch.randint(0, 256, (8, 4 * words), dtype=torch.uint8)
-    return FetchArguments(
-        far[:4].clone(),
-        far,
-        torch.arange(8),
-        torch.arange(4, dtype=torch.int32),
-        torch.zeros(8),
-        torch.zeros(8, dtype=torch.int64),
-        torch.zeros(3, dtype=torch.int64),
-        torch.ones(1, dtype=torch.int32),
-    )
-
-
-@pytest.mark.parametrize("words", [12, 1024, 5000])
-def test_while_records_come_near_ones_and_the_next_weights_are_prefetched(
-    words, prefetched, monkeypatch
-):
-    """Each byte once by all programs together, and nothing else, whatever the sizes."""
-    monkeypatch.setattr(kernel, "FETCH_PROGRAMS", 3)
-    layer = missing_layer(words)
-    weights = tuple(torch.zeros(size, dtype=torch.int32) for size in (4, 400_000, 1024, 1028))
-    layer = replace(layer, next_weights=weights)
-    ids = torch.tensor([[2, 6, 0], [1, 1, 1]])
-    pieces = prefetched(layer, ids, 1 << 24)
-    # Row 1 is padding, and expert 6 comes: it takes the bay of one that row 0 does not use.
-    expected = [*weights, layer.near[2], layer.near[0]]
-    assert bytes_of(pieces) == {byte for memory in expected for byte in covered(memory)}
-    assert layer.traffic.tolist() == [2, 1, 0]
-    assert torch.equal(layer.near[int(layer.bay_of_expert[6])], layer.far[6])
-    assert all(address % 16 == 0 and size % 16 == 0 for address, size in pieces)
-
-
-def test_nothing_is_prefetched_where_nothing_comes_or_for_many_rows(prefetched):
-    layer = replace(missing_layer(64), next_weights=(torch.zeros(64, dtype=torch.int32),))
-    assert prefetched(layer, torch.tensor([[3, 1]]), 1 << 24) == []
-    pinned = replace(layer, pinned=4)
-    assert prefetched(pinned, torch.tensor([[3, 7]]), 1 << 24) == []
-    layer.rows.fill_(9)
-    assert prefetched(layer, torch.tensor([[3, 7]] * 9), 1 << 24) == []
-    assert prefetched(layer, torch.tensor([[3, 6]]), 1 << 24) != []
-
-
-def test_what_is_prefetched_finds_room_in_the_cache(prefetched):
-    weights = tuple(torch.zeros(size, dtype=torch.int32) for size in (64, 1024, 256, 512, 16, 128))
-    layer = replace(missing_layer(256), next_weights=weights)
-    # A half of 12 KiB is for weights: 4 KiB, 2 KiB, and of what is left nothing fits.
-    assert kernel.prefetched_weights(layer, 12 << 10) == [weights[1], weights[3]]
-    # 1 KiB more has room for the next ones in size. They stay in the order of their use.
-    found = kernel.prefetched_weights(layer, 14 << 10)
-    assert [weight.numel() for weight in found] == [1024, 256, 512]
-    many = replace(layer, next_weights=tuple(weights[0].clone() for _ in range(9)))
-    assert len(kernel.prefetched_weights(many, 1 << 24)) == kernel.PREFETCHED_WEIGHTS
-    odd = torch.zeros(67, dtype=torch.int32)
-    strange = (odd, odd[1:65], torch.zeros(8, 16, dtype=torch.int32).T)
-    assert kernel.prefetched_weights(replace(layer, next_weights=strange), 1 << 24) == []
-    # A third of 6 KiB is for records, 1 KiB each: those of the first two ids.
-    pieces = prefetched(replace(layer, next_weights=()), torch.tensor([[3, 2, 1, 7]]), 6 << 10)
-    assert bytes_of(pieces) == {*covered(layer.near[3]), *covered(layer.near[2])}

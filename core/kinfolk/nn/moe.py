@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,6 @@ from kinfolk.nn.context import BuildContext
 from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
 from kinfolk_kernels.fetch.op import FETCH, FetchArguments
 from kinfolk_kernels.land.op import LAND, LandArguments
-from kinfolk_kernels.planes import Planes
 from kinfolk_kernels.route.op import ROUTE, RouteArguments, Score
 
 LANDED_ROWS = 2
@@ -49,8 +48,6 @@ class MoE:
     used, unless it has more rows than ``BuildContext.fetch_rows``: such a step, of a prompt, uses
     almost all of them, and leaves bays alone. What is still far is read where it is, or with
     ``LANDED_ROWS`` rows or more from landing bays, where all of it is copied before.
-    ``next_matrices`` are those that a step multiplies next: while experts come over the bus, the
-    device's cache can get them.
     """
 
     def __init__(
@@ -60,7 +57,6 @@ class MoE:
         store: ExpertStore,
         activation: Activation = "silu",
         shared: SharedExpert | None = None,
-        next_matrices: Iterable[object] = (),
     ) -> None:
         self.store = store
         self.route = context.ops.bind(
@@ -91,11 +87,7 @@ class MoE:
         self.fetch_rows, placed, rows = context.fetch_rows, store.placed, context.rows
         self.fetch: Callable[[torch.Tensor], None] | None = None
         if placed is not None and context.fetch_rows and rows is not None:
-            soon = (*(shared or ())[:3], *next_matrices)
-            planes = [
-                plane for matrix in soon if isinstance(matrix, Planes) for plane in matrix.tensors
-            ]
-            self.fetch = context.ops.bind(FETCH, fetch_arguments(placed, rows, planes))
+            self.fetch = context.ops.bind(FETCH, fetch_arguments(placed, rows))
         # With fewer rows than these, all that they choose finds a bay: it is near or is fetched.
         self.crowded_rows = 0
         self.land: Callable[[torch.Tensor], None] | None = None
@@ -120,9 +112,7 @@ class MoE:
         return self.landed(x, ids, weights)
 
 
-def fetch_arguments(
-    placed: LayerExperts, rows: torch.Tensor, next_weights: Iterable[torch.Tensor] = ()
-) -> FetchArguments:
+def fetch_arguments(placed: LayerExperts, rows: torch.Tensor) -> FetchArguments:
     """The arguments of ``fetch`` for the records of a layer."""
     return FetchArguments(
         placed.near,
@@ -134,7 +124,6 @@ def fetch_arguments(
         placed.traffic,
         rows,
         placed.pinned,
-        next_weights=tuple(next_weights),
     )
 
 

@@ -1,4 +1,4 @@
-"""The projections of attention and of delta nets, by the names of their tensors in files."""
+"""The projections of attention, by the names of their tensors in files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 from kinfolk.gguf.inventory import Inventory
 from kinfolk.plans import WeightSpec
-from kinfolk.weights.loader import Weight, Weights
-
-_INPUTS = ("attn_qkv", "attn_q", "attn_k", "attn_v", "attn_gate", "ssm_alpha", "ssm_beta")
 
 
 def projection_weights(
@@ -27,9 +24,3 @@ def projection_weights(
         else:
             yield WeightSpec(f"{block}{name}.weight", shape)
         start += rows
-
-
-def input_matrices(weights: Weights, layer: int) -> list[Weight]:
-    """The matrices that ``layer`` multiplies its input with; none behind the last layer."""
-    names = [f"blk.{layer}.{name}.weight" for name in _INPUTS]
-    return [weights[name] for name in names if name in weights]

@@ -7,13 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import (
-    fetch_ahead,
-    fetch_pieces_ahead,
-    start_dependents,
-    wait_for_producers,
-)
-from kinfolk_kernels.experts.uses import UNROLLED_PAIRS, uses_of
+from kinfolk_kernels.dependent import fetch_ahead, start_dependents, wait_for_producers
+from kinfolk_kernels.experts.uses import uses_of
 from kinfolk_kernels.fetch import op
 
 HIT, FETCHED = tl.constexpr(op.HIT), tl.constexpr(op.FETCHED)
@@ -31,13 +26,6 @@ EMPTY = tl.constexpr(-(2**31 + 1) * 2**22)
 
 HITS = tl.constexpr(2**16)
 """What a hit adds to a number in which misses are ones."""
-
-WEIGHT_PIECE, RECORD_PIECE = tl.constexpr(4096), tl.constexpr(1024)
-"""Bytes that a thread prefetches at once, of weights and of near records."""
-
-LANES, SHARE = tl.constexpr(128), tl.constexpr(16)
-"""Pieces that a program prefetches at a time, of a weight and of a near record: one for each of its
-threads, as a row of eight experts has eight records."""
 
 
 @triton.jit
@@ -72,66 +60,11 @@ def _next(used, score, bay, owner, pinned, bays, SIZE: tl.constexpr):
     return expert, leaving, to, (coming != LAST) & (going != LAST)
 
 
-@triton.jit
-def pieces_of_weight(ptr, first, step, nbytes):
-    """Addresses and bytes of each ``step``-th piece from ``first`` on of ``nbytes`` at ``ptr``,
-    [LANES]; none behind the last."""
-    at = (first + tl.arange(0, LANES) * step) * WEIGHT_PIECE
-    return ptr.to(tl.int64) + at, tl.minimum(nbytes - at, WEIGHT_PIECE)
-
-
-@triton.jit
-def pieces_of_records(
-    ids_ptr, bay_ptr, near_ptr, first, stop, bays, words, near_step, PAIRS: tl.constexpr
-):
-    """Addresses and bytes of the pieces from ``first`` on of the near records of the first ``stop``
-    ids, [PAIRS, SHARE]; none of other records."""
-    q = tl.arange(0, PAIRS)
-    expert = tl.load(ids_ptr + q, mask=q < stop, other=0)
-    bay = tl.load(bay_ptr + expert, mask=q < stop, other=-1)
-    near = (bay >= 0) & (bay < bays)
-    at = ((first + tl.arange(0, SHARE)) * RECORD_PIECE)[None, :]
-    left = tl.where(near[:, None], 4 * words - at, 0)
-    record = (near_ptr + tl.where(near, bay, 0) * near_step).to(tl.int64)
-    return record[:, None] + at, tl.minimum(left, RECORD_PIECE)
-
-
-@triton.jit
-def _prefetch_weight(ptr, nbytes):
-    """Prefetch this program's pieces of a weight of ``nbytes`` at ``ptr``."""
-    programs = tl.num_programs(0)
-    for first in tl.range(tl.program_id(0), tl.cdiv(nbytes, WEIGHT_PIECE), programs * LANES):
-        addresses, sizes = pieces_of_weight(ptr, first, programs, nbytes)
-        fetch_pieces_ahead(addresses, sizes)
-
-
-@triton.jit
-def _prefetch_records(
-    ids_ptr, bay_ptr, near_ptr, stop, bays, words, near_step, PAIRS: tl.constexpr
-):
-    """Prefetch this program's pieces of the near records of the first ``stop`` ids."""
-    programs = tl.num_programs(0)
-    for first in tl.range(
-        tl.program_id(0) * SHARE, tl.cdiv(4 * words, RECORD_PIECE), programs * SHARE
-    ):
-        addresses, sizes = pieces_of_records(
-            ids_ptr, bay_ptr, near_ptr, first, stop, bays, words, near_step, PAIRS
-        )
-        fetch_pieces_ahead(addresses, sizes)
-
-
-@triton.jit(
-    do_not_specialize=[
-        "pairs", "bays", "pinned", "decay", "bytes_0", "bytes_1", "bytes_2", "bytes_3", "bytes_4",
-        "bytes_5", "prefetched",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=["pairs", "bays", "pinned", "decay"])
 def fetch_kernel(
     ids_ptr, rows_ptr, far_ptr,
-    weight_0, weight_1, weight_2, weight_3, weight_4, weight_5,
     near_ptr, bay_ptr, owner_ptr, score_ptr, uses_ptr, traffic_ptr, done_ptr,
     pairs, bays, pinned, words,
-    bytes_0, bytes_1, bytes_2, bytes_3, bytes_4, bytes_5, prefetched,
     near_step, far_step,
     decay,
     E: tl.constexpr, TOP_K: tl.constexpr,
@@ -145,10 +78,6 @@ def fetch_kernel(
     pieces are on their way. The last program that has decided stores the map and the scores, as all
     have read them by then. If nothing comes, the first program does: the map stays, and what the
     others decide does not depend on scores.
-
-    When the first piece is asked for, the device's memory has nothing to do. Of few rows the cache
-    then gets what launches behind read: ``bytes_n`` at each ``weight_n``, and of the first
-    ``prefetched`` ids the near records.
     """
     start_dependents(PDL)
     e = tl.arange(0, SIZE)
@@ -181,26 +110,9 @@ def fetch_kernel(
     held_at, held_bay = fetched + words, fetched
     if misses > 0:
         expert, leaving, to, more = _next(used, score, bay, owner, pinned, bays, SIZE)
-        begin = tl.program_id(0)
-        if more:
-            source = far_ptr + expert.to(tl.int64) * far_step
-            held_at, held_bay = begin * WORDS, to
-            word = held_at + tl.arange(0, WORDS)
-            held = tl.load(source + word, mask=word < words)
-            begin += programs
-            if PDL and PAIRS <= UNROLLED_PAIRS:
-                # What is read first is asked for last: it is the last to leave a full cache.
-                _prefetch_weight(weight_5, bytes_5)
-                _prefetch_weight(weight_4, bytes_4)
-                _prefetch_weight(weight_3, bytes_3)
-                _prefetch_weight(weight_2, bytes_2)
-                _prefetch_weight(weight_1, bytes_1)
-                _prefetch_weight(weight_0, bytes_0)
-                stop = tl.minimum(tl.minimum(pairs, prefetched), real)
-                _prefetch_records(ids_ptr, bay_ptr, near_ptr, stop, bays, words, near_step, PAIRS)
         while more:
             source = far_ptr + expert.to(tl.int64) * far_step
-            for piece in tl.range(begin, tl.cdiv(words, WORDS), programs):
+            for piece in tl.range(tl.program_id(0), tl.cdiv(words, WORDS), programs):
                 word = piece * WORDS + tl.arange(0, WORDS)
                 coming = tl.load(source + word, mask=word < words)
                 word = held_at + tl.arange(0, WORDS)
@@ -210,7 +122,6 @@ def fetch_kernel(
             bay = tl.where(e == expert, to, tl.where(e == leaving, bays + leaving, bay))
             owner = tl.where(e == to, expert, owner)
             fetched += 1
-            begin = tl.program_id(0)
             expert, leaving, to, more = _next(used, score, bay, owner, pinned, bays, SIZE)
         if fetched > 0:
             # Every thread holds what it has read, and the last program only stores: no fence.

@@ -43,7 +43,6 @@ class FetchArguments:
     rows: torch.Tensor
     pinned: int = 0
     decay: float = 0.95
-    next_weights: tuple[torch.Tensor, ...] = ()
 
     @property
     def bays(self) -> int:

@@ -5,21 +5,16 @@ also where nothing is missed. So all programs decide the same, which costs no ti
 side by side, and none waits for another. Until a decision nothing is under way, so it is short: one
 round of loads, a sum over the experts, and one reduction for the first record. The next ones are
 decided while records come.
-
-A record takes the link 40 us, in which the device's own memory could be read twice as much as a
-layer of a few rows needs. So the second-level cache gets what the launches behind read next.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from kinfolk_kernels.counters import counters
-from kinfolk_kernels.device import refuses_device, second_level_cache
+from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.experts.bays import UNIT, unreadable
-from kinfolk_kernels.experts.uses import UNROLLED_PAIRS, bins, pairs_at_once
+from kinfolk_kernels.experts.uses import bins, pairs_at_once
 from kinfolk_kernels.fetch.kernel import fetch_kernel
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.launch import Launch
@@ -37,12 +32,6 @@ PIECE_WORDS = 1024
 FETCH_WARPS = 4
 """Of each program: two loads of 16 bytes a thread for a piece. With more, or with larger pieces,
 some programs of the product behind would find no registers beside these, and start late."""
-
-PREFETCHED_WEIGHTS = 6
-"""Most weights that are prefetched, as many as the kernel has arguments for."""
-
-WEIGHTS_SHARE, RECORDS_SHARE = 2, 3
-"""Weights may take one half of the second-level cache, near records one third."""
 
 
 def supports(arguments: FetchArguments) -> Verdict:
@@ -94,35 +83,6 @@ def fetch(arguments: FetchArguments, ids: torch.Tensor) -> None:
     fetch_launch(arguments, ids.contiguous()).run()
 
 
-def prefetched_weights(arguments: FetchArguments, cache: int) -> list[torch.Tensor]:
-    """Those of ``next_weights`` that find room in a second-level cache of ``cache`` bytes, the
-    largest ones, in their order."""
-    weights, left = arguments.next_weights, cache // WEIGHTS_SHARE
-    taken: list[int] = []
-    for n in sorted(range(len(weights)), key=lambda n: -weights[n].nbytes):
-        weight = weights[n]
-        whole = weight.is_contiguous() and not (weight.data_ptr() | weight.nbytes) % UNIT
-        if whole and weight.nbytes <= left and len(taken) < PREFETCHED_WEIGHTS:
-            taken.append(n)
-            left -= weight.nbytes
-    return [weights[n] for n in sorted(taken)]
-
-
-def _prefetches(arguments: FetchArguments, pairs: int) -> dict[str, Any]:
-    """What the kernel prefetches for so many ids. Of a weight it only needs the address, so all are
-    passed as bytes: one compiled kernel serves all layers."""
-    near = arguments.near
-    cache = second_level_cache(near.device) if pairs <= UNROLLED_PAIRS.value else 0
-    weights = [weight.view(torch.uint8) for weight in prefetched_weights(arguments, cache)]
-    sizes = [weight.nbytes for weight in weights]
-    rest = PREFETCHED_WEIGHTS - len(weights)
-    return {
-        **{f"weight_{n}": weight for n, weight in enumerate([*weights, *[near] * rest])},
-        **{f"bytes_{n}": size for n, size in enumerate([*sizes, *[0] * rest])},
-        "prefetched": cache // RECORDS_SHARE // arguments.far.shape[1],
-    }
-
-
 def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
     """The launch of the op for ids [R, K]."""
     near, far = (records.view(torch.int32) for records in (arguments.near, arguments.far))
@@ -133,7 +93,6 @@ def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
             "ids_ptr": ids,
             "rows_ptr": arguments.rows,
             "far_ptr": far,
-            **_prefetches(arguments, ids.numel()),
             "near_ptr": near,
             "bay_ptr": arguments.bay_of_expert,
             "owner_ptr": arguments.expert_of_bay,

@@ -14,7 +14,6 @@ from kinfolk.nn.layer_inputs import LayerInputBranch, LayerInputs
 from kinfolk.nn.mlp import GatedMLP
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import NormGroup, RMSNorm
-from kinfolk.nn.projections import input_matrices
 from kinfolk.nn.residual import Normed, Residual
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.nn.sandwich import ResidualBranch, Sandwich, SandwichLayer
@@ -150,8 +149,7 @@ class LayerBuilder:
         down = weights[f"{block}ffn_down_exps.weight"]
         bays = self.context.bays(layer, self.config.experts[layer])
         store = ExpertStore.place(layer, gate, up, down, bays)
-        following = input_matrices(weights, layer + 1)
-        return MoE(self.context, router, store, activation="gelu_tanh", next_matrices=following)
+        return MoE(self.context, router, store, activation="gelu_tanh")
 
     def norm(self, name: str, dtype: torch.dtype | None = None) -> RMSNorm:
         weight = self.weights.tensor(f"{name}.weight")

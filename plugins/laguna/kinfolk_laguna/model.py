@@ -12,7 +12,6 @@ from kinfolk.nn.decoder import Decoder, PreNormLayer
 from kinfolk.nn.feed_forward import experts, mlp, shared_expert
 from kinfolk.nn.moe import MoE, Router
 from kinfolk.nn.norm import RMSNorm
-from kinfolk.nn.projections import input_matrices
 from kinfolk.nn.rope import RotaryEmbedding
 from kinfolk.weights.loader import Weights
 from kinfolk_laguna.config import LagunaConfig
@@ -85,6 +84,4 @@ def _feed_forward(
         scale=config.expert_scale,
     )
     store = experts(context, weights, layer)
-    shared = shared_expert(weights, layer, "_shexp")
-    following = input_matrices(weights, layer + 1)
-    return MoE(context, router, store, shared=shared, next_matrices=following)
+    return MoE(context, router, store, shared=shared_expert(weights, layer, "_shexp"))

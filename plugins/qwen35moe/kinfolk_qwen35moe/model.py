@@ -11,7 +11,6 @@ from kinfolk.nn.hybrid import mtp
 from kinfolk.nn.hybrid.trunk import build_hybrid
 from kinfolk.nn.key_values import StoringLayer
 from kinfolk.nn.moe import MoE, Router
-from kinfolk.nn.projections import input_matrices
 from kinfolk.weights.loader import Weights
 from kinfolk_qwen35moe.config import Qwen35MoeConfig
 
@@ -44,5 +43,4 @@ def _mixture(config: Qwen35MoeConfig, weights: Weights, context: BuildContext, l
         shared=shared_expert(
             weights, layer, "_shexp", weights.tensor(f"blk.{layer}.ffn_gate_inp_shexp.weight")
         ),
-        next_matrices=input_matrices(weights, layer + 1),
     )
