@@ -17,13 +17,15 @@ whole       the same, read once as a whole with the budget (not by default)
 recall      the bundled model: right tokens where a text goes back to what has left, of those with
             everything on the device; exact: prompts were read so too, pooled: with the budget
             (``benchmarks/policies.py``)
+drafts      the bundled model: the part of drafts by prompt look-up that it keeps with a budget, in
+            points less than with everything on the device
 compressed  the first token of a long prompt that is compressed by the model of ``--drafter``
             (without one by the same file), against the same prompt read in full
 
 Rows are taken in an order in which the most telling come first. The file is written as each row
 ends, so a run may be stopped at any time; with ``--limit`` no row begins later than that, and what
 cannot be taken says why. ``--rows``, ``--codecs`` and ``--sequences`` take parts of them. Weights
-are read once for all engines, but for ``recall`` and ``compressed``.
+are read once for all engines, but for ``recall``, ``drafts`` and ``compressed``.
 
 Long contexts are not read: **the forward of long slices is left out** (a policy answers
 ``build_graph``), so keys and values of those positions are zeros and answers mean nothing. All else
@@ -58,7 +60,7 @@ from paging_engine import (
     peak_bytes,
     read_behind,
 )
-from paging_quality import compressed, recalled
+from paging_quality import compressed, drafted, recalled
 
 from kinfolk.engine.sizing import GIB, host_memory
 from kinfolk.errors import CapacityError, SettingsError
@@ -67,7 +69,7 @@ from kinfolk.types import CHUNK_POSITIONS
 
 ROWS: Final = (
     *("step", "leaving", "choosing", "memory", "full", "prompt", "whole"),
-    *("recall", "compressed"),
+    *("recall", "drafts", "compressed"),
 )
 GOALS: Final = {
     "step": (("ratio", "<=", 1.03), ("captures", "<=", 0), ("allocations", "<=", 0)),
@@ -80,6 +82,7 @@ GOALS: Final = {
     "memory": (("ratio", "<=", 1.01),),
     "prompt": (("times_faster", ">=", 1.6),),
     "recall": (("of_resident_exact", ">=", 1.0), ("of_resident_pooled", ">=", 0.95)),
+    "drafts": (("points_lost", "<=", 1.5),),
     "compressed": (("times_sooner", ">=", 5),),
 }
 """Of each row the figures that have a goal."""
@@ -277,6 +280,8 @@ class Study:
             tasks += self._prompts(first, wanted)
         if "recall" in wanted:
             tasks.append(Task("recall", None, lambda _: recalled(self.options)))
+        if "drafts" in wanted:
+            tasks.append(Task("drafts", None, lambda _: drafted(self.options)))
         if "compressed" in wanted:
             tasks.append(Task("compressed", None, self._compressed))
         for codec in others:

@@ -23,6 +23,9 @@ def paging(repo):
         module = importlib.util.module_from_spec(spec)
         patch.setitem(sys.modules, "paging", module)
         spec.loader.exec_module(module)
+        drafts = importlib.import_module("paging_quality").DRAFTS
+        patch.setitem(drafts, "kvflash", 9 * 64)
+        patch.setitem(drafts, "kvflash_burst", 1)
         yield module
         for name in ("recall", "forced", "policies", "resume", "paging_engine", "paging_quality"):
             sys.modules.pop(name, None)
@@ -91,6 +94,11 @@ def test_every_row_is_taken(paging, run, capsys):
         assert recall["recalls"][prompts] > 0
         share = recall[prompts]["ids"] / recall["resident"]["ids"]
         assert recall[f"of_resident_{prompts}"] == share
+    (drafts,) = taken["drafts"]
+    for where, percent in drafts["kept_percent"].items():
+        assert drafts["drafted"][where] > 0
+        share = 100 * drafts["kept"][where] / drafts["drafted"][where]
+        assert percent == pytest.approx(share, abs=0.01)
     (compressed,) = taken["compressed"]
     assert 2 * compressed["compressed_tokens"] < compressed["tokens"] <= 1200
     for name, goals in paging.GOALS.items():
