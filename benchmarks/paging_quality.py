@@ -77,7 +77,8 @@ def drafted(options: argparse.Namespace) -> Row:
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     path, most = bundled_model(registry), SOURCE * CHUNKS * CHUNK_POSITIONS
     cases = cases_of(path, registry, options.places, options.each, most=most)
-    prompts = [tuple(case.tokens) for case in cases]
+    # Less one chunk: the model has room for 64 chunks, of a text and its answer.
+    prompts = [tuple(case.tokens[CONTINUED:]) for case in cases]
     found = {}
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (("resident", {}), ("paged", DRAFTS))
     for name, paging in kinds:
