@@ -81,7 +81,8 @@ def test_warps_wait_for_rows_that_others_copy(random_planes, numbers, seed):
 def test_the_table_selects_it_by_rows_and_format(monkeypatch, random_planes, numbers):
     monkeypatch.setattr(backend, "unavailable", lambda device: "")
     monkeypatch.setattr(CudaLaunch, "run", run_on_cpu)
-    monkeypatch.setattr(backend, "gemm_int8", lambda *operands, asm: SimpleNamespace(run=int))
+    for other in ("gemv", "gemm_int8"):
+        monkeypatch.setattr(backend, other, lambda *operands, **names: SimpleNamespace(run=int))
     planes = random_planes("Q8_0", 13, 704, seed=2)
 
     def written(rows):
