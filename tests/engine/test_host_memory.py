@@ -10,9 +10,13 @@ import prefix_scenes
 import pytest
 from host_scenes import HEADER, Chat
 
+from kinfolk.engine.executor import EagerExecutor
 from kinfolk.engine.loading import load_model
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
+from kinfolk.state.copies import HostStreams
+from kinfolk.state.operations import SaveRecurrent
+from kinfolk.state.state import State
 
 NEAR = 2e-3
 """Slices of other lengths round otherwise: 4e-4 of the largest logit, in log-probability."""
@@ -96,6 +100,35 @@ def test_a_turn_that_may_fill_the_context_reads_only_what_is_new(model, text, fa
         for turn, request in enumerate(asked):
             expected, _ = host_scenes.answered(engine, replace(request, max_new=3))
             prefix_scenes.assert_near(said[turn], expected, NEAR, turn)
+
+
+def test_saves_are_launched_behind_the_step_of_their_plan(model, text, monkeypatch):
+    """The device would have nothing to do while the host launches them."""
+    few, launched = model("qwen35", 2, 0.25), []
+    few = replace(few, limits=replace(few.limits, spare_slots=1))
+    step, copy_out = EagerExecutor.launch, HostStreams.on_copies
+    monkeypatch.setattr(
+        EagerExecutor, "launch", lambda *given: (launched.append("step"), step(*given))[1]
+    )
+    monkeypatch.setattr(
+        HostStreams, "on_copies", lambda *given: (launched.append("copy"), copy_out(*given))[1]
+    )
+    save = State.apply
+
+    def applied(state, operations, **given):
+        saving = any(isinstance(each, SaveRecurrent) for each in operations)
+        launched.extend(["saving"] if saving else [])
+        save(state, operations, **given)
+
+    monkeypatch.setattr(State, "apply", applied)
+    with host_scenes.opened(few) as engine:
+        chat = Chat(0, text, few.info.vocabulary)
+        for _ in range(4):
+            found, _ = host_scenes.answered(engine, chat.next(20, 3))
+            chat.heard(found)
+    after = [launched[n + 1] for n, what in enumerate(launched) if what == "saving"]
+    assert after
+    assert set(after) == {"step"}
 
 
 def test_host_memory_holds_no_more_than_it_may_and_nothing_in_the_end(model, text):

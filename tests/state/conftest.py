@@ -83,10 +83,11 @@ class ToyCache:
         self.state.scorer = self.scorer
         self.sums = self.state.recurrent(len(windows))["sum"] if recurrent else None
 
-    def apply(self) -> tuple:
-        """Carry out the pending operations; returns the operations."""
+    def apply(self, *, step_follows: bool = False) -> tuple:
+        """Carry out the pending operations; returns the operations. If a step follows, whatever
+        applies next launches the saves behind it."""
         operations = self.kv_cache.take_operations()
-        self.state.apply(operations)
+        self.state.apply(operations, step_follows=step_follows)
         return operations
 
     def write(self, lease: SlotLease, start: int, numbers: list[int]) -> None:
@@ -105,7 +106,7 @@ class ToyCache:
     def grow(self, lease: SlotLease, numbers: list[int], history: list[int]) -> None:
         """Feed certain rows after ``history``."""
         self.kv_cache.tables.extend(lease, len(history) + len(numbers))
-        self.apply()
+        self.apply(step_follows=True)
         self.write(lease, len(history), numbers)
         self.set_sum(lease.slot, [*history, *numbers])
         self.kv_cache.tables.advance(lease, len(history) + len(numbers))

@@ -70,7 +70,7 @@ class Walk:
         self.kv_cache.tables.extend(lease, start + rows)
         inside = start + self.random.randint(1, rows)
         checkpoint = self.take(lease, inside) if self.random.random() < 0.4 else None
-        self.toy.apply()
+        self.toy.apply(step_follows=True)
         added = list(range(self.numbers, self.numbers + rows))
         self.numbers += rows
         self.toy.write(lease, start, added)

@@ -82,6 +82,63 @@ def test_without_a_spare_slot_it_is_and_the_step_waits(make_toy_cache):
     assert streams.pending == 0
 
 
+class Ordered(LazyCopies):
+    """Notes what is enqueued."""
+
+    def __init__(self):
+        super().__init__()
+        self.enqueued = []
+
+    def on_main(self, action):
+        self.enqueued.append("main")
+        super().on_main(action)
+
+    def on_copies(self, action):
+        self.enqueued.append("copy")
+        return super().on_copies(action)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_save_is_launched_behind_the_step_unless_the_step_writes_its_slot(make_toy_cache, spare):
+    streams = Ordered()
+    toy = make_toy_cache(checkpoints=1, spare_slots=spare, streams=streams)
+    store, lease = toy.kv_cache.checkpoints, grown(toy, 10)
+    held = store.take(lease, 10)
+    toy.apply()
+    toy.kv_cache.tables.extend(lease, 20)
+    store.demote(held)
+    taken = store.take(lease, 15)
+    streams.enqueued.clear()
+    toy.apply(step_follows=True)
+    toy.set_sum(lease.slot, HISTORY[:20])
+    toy.set_sum(taken.slot, HISTORY[:15])
+    assert toy.state.take_arrived() == (() if spare else (held.identity,))
+    toy.state.launch_saves()
+    assert streams.enqueued == (["main", "main", "copy"] if spare else ["copy", "main", "main"])
+    streams.drain()
+    (row,) = toy.state.host.parts(held.identity)
+    assert row.numpy().view("f").tolist()[0] == sum(HISTORY[:10])
+
+
+def test_memory_of_a_save_that_was_not_launched_goes_to_no_earlier_copy(make_toy_cache):
+    """Its bytes are dropped in the same plan, and their host memory is given to a save after it."""
+    streams = LazyCopies()
+    toy = make_toy_cache(slots=2, checkpoints=2, host_rows=2, streams=streams)
+    store, lease = toy.kv_cache.checkpoints, grown(toy, 10)
+    first = store.take(lease, 10)
+    toy.grow(lease, HISTORY[10:20], HISTORY[:10])
+    second = store.take(lease, 20)
+    toy.apply()
+    store.demote(first)
+    store.drop(first)
+    store.demote(second)
+    toy.apply(step_follows=True)
+    toy.state.launch_saves()
+    streams.drain()
+    (row,) = toy.state.host.parts(second.identity)
+    assert row.numpy().view("f").tolist()[0] == sum(HISTORY[:20])
+
+
 def test_what_left_comes_back_whole(make_toy_cache):
     """Its slot was written by the next but one: after its copy."""
     toy = make_toy_cache(blocks=(20,), slots=2, checkpoints=1, spare_slots=1, streams=LazyCopies())

@@ -28,7 +28,10 @@ class LazyCopies:
         self._actions.append(action)
         return len(self._actions)
 
-    def copies_wait(self) -> None:
+    def main_so_far(self) -> None:
+        """The main stream is never behind."""
+
+    def copies_wait(self, event: None) -> None:
         """The main stream is never behind."""
 
     def main_waits(self, event: int) -> None:
@@ -52,6 +55,7 @@ class LazyMain:
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], object]] = []
+        self._done = 0
 
     def on_main(self, action: Callable[[], object]) -> None:
         self._actions.append(action)
@@ -59,8 +63,13 @@ class LazyMain:
     def on_copies(self, action: Callable[[], object]) -> None:
         action()
 
-    def copies_wait(self) -> None:
-        self.finish()
+    def main_so_far(self) -> int:
+        return len(self._actions)
+
+    def copies_wait(self, event: int) -> None:
+        while self._done < event:
+            self._actions[self._done]()
+            self._done += 1
 
     def main_waits(self, event: None) -> None:
         """Copies are never behind."""
@@ -75,6 +84,4 @@ class LazyMain:
         pass
 
     def finish(self) -> None:
-        for action in self._actions:
-            action()
-        self._actions.clear()
+        self.copies_wait(len(self._actions))

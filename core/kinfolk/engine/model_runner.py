@@ -219,7 +219,7 @@ class ModelRunner:
         tokens = None if after is None else after.next_tokens
         launched = perf_counter()
         with self._on_device(), self._invalidated_by_errors():
-            self.state.apply(plan.operations)
+            self.state.apply(plan.operations, step_follows=bool(plan.items))
             for swap in plan.swaps:
                 self._swap(swap)
             results: list[ItemResult] = []
@@ -232,6 +232,7 @@ class ModelRunner:
                 pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
             # Behind the copy of the outputs: the device reads on while the host plans.
             readings = self._readers.launch(plan.readings)
+            self.state.launch_saves()
             return PendingStep(plan, results, pending, launched, scores, readings)
 
     @torch.inference_mode()

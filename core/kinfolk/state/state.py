@@ -18,7 +18,7 @@ import torch
 
 from kinfolk.errors import StateError
 from kinfolk.plans import Paged, Recurrent, StateLimits, StatePlan
-from kinfolk.state.copies import Copies, DeviceStreams, Location, streams_for
+from kinfolk.state.copies import Copies, Copy, DeviceStreams, Location, streams_for
 from kinfolk.state.host import HostMemory, copy_bytes
 from kinfolk.state.host_rows import HostLayout
 from kinfolk.state.layout import CODED, PoolLayout, SectionLayout, pool_layouts, slot_bytes
@@ -164,11 +164,12 @@ class State:
         self.copies = Copies(streams or streams_for(device))
         self._recurrent: dict[int, dict[str, torch.Tensor]] = {}
         self._recurrent_of: dict[int, list[list[torch.Tensor]]] = {}
+        self._recurrent_bytes_of: dict[int, list[torch.Tensor]] = {}
         self._paged: dict[int, PagedLayer] = {}
         self._allocate_layers()
         self.host = HostMemory(HostLayout.of(plan), limits.host_bytes, device)
-        # Saves that may be under way: identities, and events that their bytes are in host memory.
-        self._arriving: deque[tuple[int, Any]] = deque()
+        # Saves that may be under way, by identity.
+        self._arriving: deque[tuple[int, Copy]] = deque()
         self.to_disk: Callable[[DiskOperation], object] | None = None
         """Hears of what is written to the disk and read from it, if there is one."""
         self.scorer: ChunkScorer | None = None
@@ -187,7 +188,8 @@ class State:
             pool.free()
             for table in pool.tables:  # those of sequences that have ended
                 table.clear()
-        self._recurrent, self._recurrent_of, self._paged = {}, {}, {}
+        self._recurrent, self._paged = {}, {}
+        self._recurrent_of, self._recurrent_bytes_of = {}, {}
         if self.scorer is not None:
             self.scorer.free()
         self.block_tables.invalidate()
@@ -244,8 +246,9 @@ class State:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def apply(self, operations: Iterable[StateOperation]) -> None:
-        """Execute a plan's operations in order. The host waits for no copy."""
+    def apply(self, operations: Iterable[StateOperation], *, step_follows: bool = False) -> None:
+        """Execute a plan's operations in order. The host waits for no copy. If a step follows, its
+        launch is not kept waiting for that of saves: :meth:`launch_saves` is called behind it."""
         self.copies.begin()
         digests: list[DigestChunk] = []
         for kind, run in groupby(operations, type):
@@ -263,11 +266,17 @@ class State:
         if digests:
             self._compress(digests)
         self.copies.end()
+        if not step_follows:
+            self.launch_saves()
+
+    def launch_saves(self) -> None:
+        """Launch the saves of the operations up to now."""
+        self.copies.launch_saves()
 
     def take_arrived(self) -> tuple[int, ...]:
         """Identities whose bytes have come to host memory since the last call."""
         arrived = []
-        while self._arriving and self.copies.streams.is_done(self._arriving[0][1]):
+        while self._arriving and self.copies.is_done(self._arriving[0][1]):
             arrived.append(self._arriving.popleft()[0])
         return tuple(arrived)
 
@@ -373,8 +382,8 @@ class State:
         nbytes = _total(row)
         self.host.add(identity, nbytes)
         kept = list(self.host.parts(identity))
-        event = self.copies.save(place, lambda: copy_bytes(row, kept), nbytes)
-        self._arriving.append((identity, event))
+        copy = self.copies.save(place, lambda: copy_bytes(row, kept), nbytes)
+        self._arriving.append((identity, copy))
 
     def _load_blocks(self, run: Iterable[LoadBlock]) -> None:
         """Load blocks one after the other, as one copy."""
@@ -417,8 +426,12 @@ class State:
         return self._recurrent_of[slot]
 
     def _recurrent_bytes(self, slot: int) -> list[torch.Tensor]:
-        """The recurrent state of a slot, uint8 [n] for each tensor."""
-        return [tensor[slot].reshape(-1).view(torch.uint8) for tensor in self.recurrent_tensors()]
+        """The recurrent state of a slot, uint8 [n] for each tensor; made once for each slot."""
+        if slot not in self._recurrent_bytes_of:
+            self._recurrent_bytes_of[slot] = [
+                tensor[slot].reshape(-1).view(torch.uint8) for tensor in self.recurrent_tensors()
+            ]
+        return self._recurrent_bytes_of[slot]
 
 
 def _total(row: Sequence[torch.Tensor]) -> int:
