@@ -101,11 +101,16 @@ def copy_bytes(sources: Iterable[torch.Tensor], targets: Iterable[torch.Tensor])
     The longer side is not filled or read to its end. The host does not wait."""
     ins, outs = iter(sources), iter(targets)
     source, target = next(ins, None), next(outs, None)
+    read, written = [], []
     while source is not None and target is not None:
         size = min(source.numel(), target.numel())
-        _first_bytes(target, size).copy_(_first_bytes(source, size), non_blocking=True)
+        read.append(_first_bytes(source, size))
+        written.append(_first_bytes(target, size))
         source = source[size:] if size < source.numel() else next(ins, None)
         target = target[size:] if size < target.numel() else next(outs, None)
+    if read:
+        # One call: each copy of a hundred would take Python longer than the driver.
+        torch._foreach_copy_(written, read, non_blocking=True)
 
 
 def _first_bytes(part: torch.Tensor, size: int) -> torch.Tensor:
