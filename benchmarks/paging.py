@@ -14,6 +14,11 @@ choosing    every 64 tokens the most exchanges that a choice makes, by drawn sco
 memory      the most that was allocated on the device, at the shorter and at the whole context
 prompt      a prompt of the whole context, by the rates of pieces of it behind other positions
 whole       the same, read once as a whole with the budget (not by default)
+relocated   logits of forced tokens, before each of which random chunks have left and come back to
+            other blocks, against those with everything in its place: no bit may differ; as
+            captured steps and eagerly
+unmoved     an answer with a budget that nothing has left yet, against one without: no token and no
+            log-probability may differ
 recall      the bundled model: right tokens where a text goes back to what has left, of those with
             everything on the device; exact: prompts were read so too, pooled: with the budget
             (``benchmarks/policies.py``)
@@ -43,11 +48,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
+from paging_bits import relocated, unmoved
 from paging_engine import (
     WARM_TOKENS,
     Bench,
@@ -69,7 +76,7 @@ from kinfolk.types import CHUNK_POSITIONS
 
 ROWS: Final = (
     *("step", "leaving", "choosing", "memory", "full", "prompt", "whole"),
-    *("recall", "drafts", "compressed"),
+    *("relocated", "unmoved", "recall", "drafts", "compressed"),
 )
 GOALS: Final = {
     "step": (("ratio", "<=", 1.03), ("captures", "<=", 0), ("allocations", "<=", 0)),
@@ -81,6 +88,8 @@ GOALS: Final = {
     ),
     "memory": (("ratio", "<=", 1.01),),
     "prompt": (("times_faster", ">=", 1.6),),
+    "relocated": (("differing", "<=", 0),),
+    "unmoved": (("differing", "<=", 0), ("evictions", "<=", 0)),
     "recall": (("of_resident_exact", ">=", 1.0), ("of_resident_pooled", ">=", 0.95)),
     "drafts": (("points_lost", "<=", 1.5),),
     "compressed": (("times_sooner", ">=", 5),),
@@ -136,6 +145,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", type=float, help="GiB of host memory for chunks")
     parser.add_argument("--compressed", type=int, default=2**17, help="tokens of that row's prompt")
     parser.add_argument("--keep-ratio", type=float, default=0.05)
+    parser.add_argument("--forced", type=int, default=1200, help="tokens of relocated")
     parser.add_argument("--each", type=int, default=2, help="texts of a kind and depth of recall")
     parser.add_argument("--places", type=parts, default=(0.1, 0.5, 0.9), help="depths of recall")
     parser.add_argument("--json", type=Path)
@@ -278,6 +288,10 @@ class Study:
         tasks = [*self._of_codec(first, wanted)]
         if wanted & {"prompt", "whole"}:
             tasks += self._prompts(first, wanted)
+        for captured in (True, False) if "relocated" in wanted else ():
+            tasks.append(Task("relocated", None, partial(self._relocated, captured)))
+        if "unmoved" in wanted:
+            tasks.append(Task("unmoved", None, lambda _: unmoved(self._file, self.options)))
         if "recall" in wanted:
             tasks.append(Task("recall", None, lambda _: recalled(self.options)))
         if "drafts" in wanted:
@@ -451,6 +465,10 @@ class Study:
         finished(paged.engine, Request("whole", paged.text(tokens, 3), 1, keep=False))
         seconds = time.perf_counter() - began
         return {"tokens": tokens, "s": round(seconds, 2), "tok_s": round(tokens / seconds, 1)}
+
+    def _relocated(self, captured: bool, _: None) -> Row:
+        found = relocated(self._file, self.options, replays=captured)
+        return {"captured": captured, **found}
 
     def _compressed(self, _: None) -> Row:
         self._file.free()  # they are read with the model that scores

@@ -119,26 +119,32 @@ class OneFile:
         self._form: dict[str, str] = {}
 
     @contextmanager
-    def opened(self, kind: EngineKind, warm: int, **asked: Any) -> Iterator[Bench]:
-        """``warm``: tokens of a prompt that is read first, so that no kernel compiles later."""
+    def loaded(self, kind: EngineKind, **asked: Any) -> Iterator[tuple[LoadedModel, Settings]]:
+        """The model for an engine of a kind."""
         policy = {"kvflash_policy": "qk" if kind.scorer == "qk" else "lru"} if kind.scorer else {}
         options = {"draft": "off", "checkpoints": 2, **policy, **self._form, **asked}
         settings = load_settings(
             device=self._device, kv_codec=kind.codec, slots=kind.slots, **options
         )
         loaded = self._load(settings)
-        skips = SkipsPrompts(COMPUTED_ROWS[loaded.device.type])
-        hooks: list[object] = [skips]
-        if kind.scorer == "drawn":
-            hooks.append(Draws(loaded.device, chunks_for(loaded.limits.context)))
-        loaded = with_hooks(loaded, hooks)
         try:
+            yield loaded, settings
+        finally:
+            loaded.file.close()
+
+    @contextmanager
+    def opened(self, kind: EngineKind, warm: int, **asked: Any) -> Iterator[Bench]:
+        """``warm``: tokens of a prompt that is read first, so that no kernel compiles later."""
+        with self.loaded(kind, **asked) as (loaded, settings):
+            skips = SkipsPrompts(COMPUTED_ROWS[loaded.device.type])
+            hooks: list[object] = [skips]
+            if kind.scorer == "drawn":
+                hooks.append(Draws(loaded.device, chunks_for(loaded.limits.context)))
+            loaded = with_hooks(loaded, hooks)
             with opened(loaded, settings) as engine:
                 made = Bench(loaded, engine, skips, kind.codec)
                 finished(engine, Request("warm", made.text(warm, 1), 1, keep=False))
                 yield made
-        finally:
-            loaded.file.close()
 
     def free(self) -> None:
         """Nobody needs the weights for now."""

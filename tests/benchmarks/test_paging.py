@@ -27,7 +27,15 @@ def paging(repo):
         patch.setitem(drafts, "kvflash", 9 * 64)
         patch.setitem(drafts, "kvflash_burst", 1)
         yield module
-        for name in ("recall", "forced", "policies", "resume", "paging_engine", "paging_quality"):
+        for name in (
+            "recall",
+            "forced",
+            "policies",
+            "resume",
+            "paging_bits",
+            "paging_engine",
+            "paging_quality",
+        ):
             sys.modules.pop(name, None)
 
 
@@ -40,7 +48,7 @@ def run(paging, cases, tmp_path):
         *("--context", "1500", "--budget", "832", "--burst", "3", "--short", "600"),
         *("--tokens", "70", "--chunk", "100", "--depths", "0,512", "--sequences", "1,2"),
         *("--codecs", "q8_0", "--host", "0.1", "--compressed", "1200", "--keep-ratio", "0.2"),
-        *("--each", "1", "--places", ".4"),
+        *("--each", "1", "--places", ".4", "--forced", "6"),
     ]
 
     def start(*options, fails=False):
@@ -88,6 +96,11 @@ def test_every_row_is_taken(paging, run, capsys):
     for full, step in zip(taken["full"], (two, one), strict=True):
         assert full["sequences"] == step["sequences"]
         assert full["times_faster"] == round(full["ms"] / step["paged_ms"], 3)
+    for relocated in taken["relocated"]:
+        assert (relocated["steps"], relocated["differing"]) == (6, 0)
+        assert relocated["exchanges"] >= 6
+    (unmoved,) = taken["unmoved"]
+    assert (unmoved["tokens"], unmoved["evictions"], unmoved["differing"]) == (64, 0, 0)
     (recall,) = taken["recall"]
     assert recall["total"] == {"ids": 2}
     for prompts in ("exact", "pooled"):
