@@ -21,13 +21,16 @@ import triton
 from delta import DIM, KEY_HEADS, SHAPES, Rows, error_of, inputs_of
 from timing import copy_bandwidth, replay_seconds
 
-from kinfolk_kernels.gated_delta.launches import DeltaInputs, commit, draft
+from kinfolk_kernels.device import shared_memory
+from kinfolk_kernels.gated_delta.launches import DeltaInputs, commit, drafts
 from kinfolk_kernels.gated_delta.op import (
+    DeltaTrace,
     GatedDeltaArguments,
     empty_trace,
     gated_delta,
     gated_delta_commit,
 )
+from kinfolk_kernels.gated_delta.tiles import chunk_tile
 from kinfolk_kernels.row_layout import RowLayout, Segment
 
 LAYERS = 48
@@ -54,7 +57,12 @@ class Drafted:
 
     def drafts(self) -> None:
         for inputs, trace in zip(self.layers, self.traces, strict=True):
-            draft(inputs, self.out, trace, self.rows.layout).run()
+            self.draft(inputs, trace)
+
+    def draft(self, inputs: DeltaInputs, trace: DeltaTrace) -> None:
+        tile = chunk_tile(shared_memory(self.out.device))
+        for launch in drafts(inputs, self.out, trace, self.rows.layout, tile):
+            launch.run()
 
     def commits(self) -> None:
         for inputs, trace in zip(self.layers, self.traces, strict=True):
@@ -70,7 +78,7 @@ class Drafted:
         exact, traced = gated_delta(arguments, *(x.double() for x in operands), state, self.rows)
         assert traced is not None
         gated_delta_commit(arguments, traced, state, *self.kept)
-        draft(inputs, self.out, trace, self.rows.layout).run()
+        self.draft(inputs, trace)
         commit(trace, moved, *self.kept).run()
         return [
             error_of(self.out, exact),

@@ -151,6 +151,9 @@ def test_single_rows(steps, numbers, inputs, on_gpu, assert_near, poisoned, sequ
         ("chain", 1, 8, VALUE_HEADS),
         ("chain", 1, 16, VALUE_HEADS),
         ("tree", 1, 16, VALUE_HEADS),
+        ("chain", 3, 17, VALUE_HEADS),
+        ("tree", 2, 24, FEWER),
+        ("tree", 1, 32, VALUE_HEADS),
         ("tree", 1, 33, VALUE_HEADS),
         ("chain", 1, 64, VALUE_HEADS),
         ("tree", 1, 64, VALUE_HEADS),
@@ -332,11 +335,12 @@ def test_few_drafted_rows_beside_many_have_the_bits_that_they_have_alone(
     steps, numbers, inputs, on_gpu
 ):
     """They are computed by another program then, with a larger tile."""
-    parts = (steps.chain(9, 16), steps.chain(5, 4), steps.random_tree(64, 3), steps.chain(9, 1))
+    few = (steps.chain(9, 16), steps.chain(5, 4), steps.random_tree(64, 3), steps.chain(9, 1))
+    parts = (steps.chain(7, 64), steps.chain(9, 20), steps.random_tree(64, 32), *few)
     together = on_gpu(steps.build(*parts))
     given, state = inputs(len(together.positions)), fresh_state(numbers, together)
     out, trace = gated_delta(DELTA, *given, state, together)
-    for index in range(1, 4):
+    for index in range(1, len(parts)):
         span, slot = together.span(index), together.segments[index].slot
         alone = on_gpu(steps.build(parts[index], slots=(slot,)))
         found, traced = gated_delta(DELTA, *given.rows(span), state, alone)
@@ -386,7 +390,10 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     launches.advance(delta, out, rows, tile["advance"]).run()
     for launch in launches.slices(delta, out, rows, chunk_tile(SMALL_SHARED)):
         launch.run()
-    launches.draft(delta, out, trace, rows.layout, tile["drafted"]).run()
+    prepared = launches.PreparedDrafts.empty(delta, rows.layout.traits.draft_rows)
+    small = chunk_tile(SMALL_SHARED)
+    launches.prepare_drafts(delta, prepared, trace, rows.layout, small).run()
+    launches.draft(delta, prepared, out, trace, rows.layout, tile["drafted"]).run()
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})
     launches.commit(trace, state, *arguments, tile["commit"]).run()

@@ -364,7 +364,7 @@ def test_chunks_in_several_launches_have_the_same_bits(steps, numbers, inputs, m
 # -- drafted rows ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5, 15, 16, 17, 33, 64])
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 15, 16, 17, 32, 33, 64])
 def test_chains(steps, numbers, inputs, assert_near, length):
     rows = steps.build(steps.chain(0, length))
     given = inputs(length, 32, 1, 2)
@@ -406,7 +406,25 @@ def test_few_rows_beside_many_have_the_bits_that_they_have_alone(steps, numbers,
     assert torch.equal(traced.total, trace.total[6:])
 
 
-@pytest.mark.parametrize("length", [4, 6, 18])
+def test_prepared_rows_beside_more_have_the_bits_that_they_have_alone(steps, numbers, inputs):
+    """What is prepared for each of them is in a place of its own."""
+    sizes = (17, 33, 18, 3, 32)
+    parts = [steps.random_tree(9, size, seed=size) for size in sizes]
+    rows = steps.build(*parts)
+    given = inputs(sum(sizes), 32, 1, 2)
+    state = fresh_state(numbers, rows, given)
+    out, trace = kernels.gated_delta(DELTA, *given, state, rows)
+    for index, part in enumerate(parts):
+        span, slot = rows.span(index), rows.segments[index].slot
+        alone = steps.build(part, slots=(slot,))
+        found, traced = kernels.gated_delta(DELTA, *(x[span] for x in given), state, alone)
+        assert same_bits(found, out[span])
+        assert same_bits(traced.d, trace.d[span])
+        assert torch.equal(traced.k, trace.k[span])
+        assert torch.equal(traced.total, trace.total[span])
+
+
+@pytest.mark.parametrize("length", [4, 6, 18, 34])
 def test_a_later_row_changes_no_bit(steps, numbers, inputs, length):
     rows = steps.build(steps.chain(9, length))
     given = inputs(length, 32, 1, 2)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 
 CHUNK_ROWS = tl.constexpr(64)
+CHUNK_LEVELS = tl.constexpr(6)
+"""Of which power of two."""
 
 SHORT_ROWS = tl.constexpr(8)
 """Most rows of a chunk that are advanced one by one: in less time than preparing a chunk takes."""

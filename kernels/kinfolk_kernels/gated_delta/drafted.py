@@ -1,7 +1,8 @@
 """The kernel of drafted rows: outputs and trace from the committed state, which is not changed.
 
-A segment of few rows is computed row by row (``few``), others in blocks in closed form. What counts
-is the segment's own number of rows, so its company changes no bit.
+A segment of few rows is computed row by row (``few``), one of more in closed form, in each program
+for itself, or, of many rows, from what ``prepare_drafts`` has computed. What counts is the
+segment's own number of rows, so its company changes no bit.
 """
 
 from __future__ import annotations
@@ -20,47 +21,23 @@ from kinfolk_kernels.gated_delta.closed_form import (
 )
 from kinfolk_kernels.gated_delta.few import FEW_ROWS, FEW_VALUES, few_rows
 from kinfolk_kernels.gated_delta.lanes import fetch_numbers
+from kinfolk_kernels.gated_delta.pairs import pair_of_rows
+from kinfolk_kernels.gated_delta.paths import decay_of, on_path
+from kinfolk_kernels.gated_delta.prepare_drafts import (
+    DRAFT_FACTORS,
+    MIDDLE_ROWS,
+    PATH_ROWS,
+    UNPREPARED_ROWS,
+    prepared_at,
+)
+from kinfolk_kernels.gated_delta.systems import multiply_state
+
+UNPREPARED_LEVELS = tl.constexpr(4)
+"""Of which power of two ``UNPREPARED_ROWS`` is."""
 
 
 @triton.jit
-def _on_path(path, places):
-    """[rows, places]: whether the row at each place of the segment is on each row's path."""
-    return ((path[:, None] >> places[None, :].to(tl.int64)) & 1) != 0
-
-
-@triton.jit
-def _decay_of(g_ptr, path, places, g_row, count):
-    """float64 [rows]: the sum of decays over the ``places`` that are on each row's path."""
-    g = tl.load(g_ptr + places * g_row, mask=places < count, other=0.0).to(tl.float64)
-    return tl.sum(tl.where(_on_path(path, places), g[None, :], 0.0), 1)
-
-
-@triton.jit
-def _gram(
-    q_ptr,
-    k_ptr,
-    here,
-    earlier,
-    q_row,
-    k_row,
-    count,
-    DK: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """k k^T and q k^T of rows ``here`` with rows ``earlier``; not unrolled, to save registers."""
-    met = tl.zeros([here.shape[0], earlier.shape[0]], tl.float32)
-    read = met
-    for i in range(DK // SLICE_KEYS):
-        past = load_slice(k_ptr, earlier, k_row, earlier < count, i)
-        k = load_slice(k_ptr, here, k_row, here < count, i)
-        met += product(k, tl.trans(past), PRECISION)
-        q = load_slice(q_ptr, here, q_row, here < count, i)
-        read += product(q, tl.trans(past), PRECISION)
-    return met, read
-
-
-@triton.jit
-def _blocks(
+def _block(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -85,67 +62,69 @@ def _blocks(
     DK: tl.constexpr,
     DV: tl.constexpr,
     BV: tl.constexpr,
-    SEVERAL: tl.constexpr,
     T: tl.constexpr,
     LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
-    """The same as ``few_rows``, in blocks of T rows: one block, or SEVERAL. Later blocks read
-    earlier ones from the trace.
-
-    The terms of a sum and their order depend on the sequence's own rows only."""
+    """The same as ``few_rows``, for at most T rows in closed form."""
     SLICES: tl.constexpr = DK // SLICE_KEYS
     r = tile * BV + tl.arange(0, BV)
     state = load_state(state_ptr, r, SLICES)
     t = tl.arange(0, T)
-    for start in range(0, count, T):
-        here = start + t
-        inside = here < count
-        path = tl.load(path_ptr + here, mask=inside, other=0)
-        total = _decay_of(g_ptr, path, here, g_row, count)
-        if SEVERAL:
-            for before in range(0, start, T):
-                total += _decay_of(g_ptr, path, before + t, g_row, count)
-        beta = tl.load(beta_ptr + here * beta_row, mask=inside, other=0.0)
-        beta = beta[:, None]
-        fall = tl.exp(total.to(tl.float32))[:, None]
-        v_at = v_ptr + here.to(tl.int64)[:, None] * v_row + r[None, :]
-        right = tl.load(v_at, mask=inside[:, None], other=0.0).to(tl.float32)
-        out = tl.zeros([T, BV], tl.float32)
-        system = tl.zeros([T, T], tl.float32)
-        attend = tl.zeros([T, T], tl.float32)
+    inside = t < count
+    path = tl.load(path_ptr + t, mask=inside, other=0)
+    total = decay_of(g_ptr, path, t, g_row, count)
+    beta = tl.load(beta_ptr + t * beta_row, mask=inside, other=0.0)
+    beta = beta[:, None]
+    fall = tl.exp(total.to(tl.float32))[:, None]
+    v_at = v_ptr + t.to(tl.int64)[:, None] * v_row + r[None, :]
+    right = tl.load(v_at, mask=inside[:, None], other=0.0).to(tl.float32)
+    out = tl.zeros([T, BV], tl.float32)
+    system = tl.zeros([T, T], tl.float32)
+    attend = tl.zeros([T, T], tl.float32)
+    for i in tl.static_range(SLICES):
+        k = load_slice(k_ptr, t, k_row, inside, i)
+        q = load_slice(q_ptr, t, q_row, inside, i)
+        right -= fall * product(k, tl.trans(state[i]))
+        out += fall * product(q, tl.trans(state[i]))
+        system += product(k, tl.trans(k))
+        attend += product(q, tl.trans(k))
+    decay = decays(total[:, None], total[None, :], on_path(path, t))
+    system = tl.where(t[:, None] > t[None, :], beta * decay * system, 0.0)
+    d = product(inverse(system, T, LEVELS), beta * right)
+    out += product(decay * attend, d)
+    at = t[:, None] * (HV * DV) + r[None, :]
+    tl.store(out_ptr + at, out, mask=inside[:, None])
+    tl.store(trace_d + at, d, mask=inside[:, None])
+    # All programs of a head store equal sums.
+    tl.store(trace_total + t * HV, total, mask=inside)
+    if stored_keys > 0:
+        k_at = trace_k + t[:, None] * (HK * DK) + tl.arange(0, SLICE_KEYS)[None, :]
         for i in tl.static_range(SLICES):
-            k = load_slice(k_ptr, here, k_row, inside, i)
-            q = load_slice(q_ptr, here, q_row, inside, i)
-            right -= fall * product(k, tl.trans(state[i]), PRECISION)
-            out += fall * product(q, tl.trans(state[i]), PRECISION)
-            system += product(k, tl.trans(k), PRECISION)
-            attend += product(q, tl.trans(k), PRECISION)
-        if SEVERAL:
-            for before in range(0, start, T):
-                met, read = _gram(
-                    q_ptr, k_ptr, here, before + t, q_row, k_row, count, DK, PRECISION
-                )
-                d_of = tl.load(trace_d + (before + t)[:, None] * (HV * DV) + r[None, :])
-                sums = tl.load(trace_total + (before + t) * HV)
-                decay = decays(total[:, None], sums[None, :], _on_path(path, before + t))
-                right -= product(decay * met, d_of, PRECISION)
-                out += product(decay * read, d_of, PRECISION)
-        decay = decays(total[:, None], total[None, :], _on_path(path, here))
-        system = tl.where(t[:, None] > t[None, :], beta * decay * system, 0.0)
-        d = product(inverse(system, T, LEVELS, PRECISION), beta * right, PRECISION)
-        out += product(decay * attend, d, PRECISION)
-        o_at = out_ptr + here[:, None] * (HV * DV) + r[None, :]
-        tl.store(o_at, out, mask=inside[:, None])
-        tl.store(trace_d + here[:, None] * (HV * DV) + r[None, :], d, mask=inside[:, None])
-        # All programs of a head store equal sums; each reads back its own before its next block.
-        tl.store(trace_total + here * HV, total, mask=inside)
-        if stored_keys > 0:
-            k_at = trace_k + here[:, None] * (HK * DK) + tl.arange(0, SLICE_KEYS)[None, :]
-            for i in tl.static_range(SLICES):
-                k = load_slice(k_ptr, here, k_row, inside, i)
-                tl.store(k_at + i * SLICE_KEYS, k, mask=inside[:, None])
-        tl.debug_barrier()
+            k = load_slice(k_ptr, t, k_row, inside, i)
+            tl.store(k_at + i * SLICE_KEYS, k, mask=inside[:, None])
+
+
+@triton.jit
+def _prepared(
+    v_ptr, state_ptr, out_ptr, trace_d, pairs_at, system_at, factors, count, v_row, tile,
+    HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The same for at most C rows that ``prepare_drafts`` has prepared."""
+    r = tile * BV + tl.arange(0, BV)
+    t = tl.arange(0, C)
+    inside = t < count
+    state = tl.load(state_ptr + r[:, None] * DK + tl.arange(0, DK)[None, :])
+    v_at = v_ptr + t.to(tl.int64)[:, None] * v_row + r[None, :]
+    v = tl.load(v_at, mask=inside[:, None], other=0.0)
+    high, low, unscale = pair_of_rows(state, True)
+    x, out, _, _ = multiply_state(high, low, unscale, v, pairs_at, factors, BV, DK, C, True)
+    # No pairs here: they would share a scale, and a later row would change bits of earlier ones.
+    system_at += t[:, None] * C + t[None, :]
+    d = product(x, tl.trans(tl.load(system_at)))
+    out += product(x, tl.trans(tl.load(system_at + C * C)))
+    at = t[None, :] * (HV * DV) + r[:, None]
+    tl.store(out_ptr + at, out, mask=inside[None, :])
+    tl.store(trace_d + at, d, mask=inside[None, :])
 
 
 @triton.jit
@@ -162,6 +141,9 @@ def drafted_kernel(
     trace_total,
     spans,
     path_ptr,
+    pairs_ptr,
+    systems_ptr,
+    factors_ptr,
     q_row,
     k_row,
     v_row,
@@ -172,15 +154,12 @@ def drafted_kernel(
     DK: tl.constexpr,
     DV: tl.constexpr,
     BV: tl.constexpr,
-    FEW: tl.constexpr,
-    SEVERAL: tl.constexpr,
-    T: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    MOST: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid (HV * DV / BV, B): a program has BV rows of one head's state, for the rows of a
-    sequence. ``FEW``: no sequence has more than ``FEW_ROWS``."""
+    sequence. ``MOST``: the bound of rows of all of them, ``FEW_ROWS``, ``UNPREPARED_ROWS``,
+    ``MIDDLE_ROWS`` or ``PATH_ROWS``."""
     start_dependents(PDL)
     span = spans + 4 * tl.program_id(1)
     first = early(span).to(tl.int64)
@@ -206,7 +185,7 @@ def drafted_kernel(
     trace_total += first * HV + head
     path_ptr += first
     stored_keys = tl.where((tile == 0) & (head < HK), count, 0)
-    if FEW or count <= FEW_ROWS:
+    if MOST == FEW_ROWS or count <= FEW_ROWS:
         for part in range(BV // FEW_VALUES):
             few_rows(
                 q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, trace_k, trace_d,
@@ -214,9 +193,24 @@ def drafted_kernel(
                 tile * (BV // FEW_VALUES) + part, stored_keys,
                 HK, HV, DK, DV, FEW_VALUES, FEW_ROWS,
             )  # fmt: skip
-    else:
-        _blocks(
+    elif MOST == UNPREPARED_ROWS or count <= UNPREPARED_ROWS:
+        _block(
             q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, state_ptr, out_ptr, trace_k, trace_d,
             trace_total, path_ptr, count, q_row, k_row, v_row, g_row, beta_row, tile, stored_keys,
-            HK, HV, DK, DV, BV, SEVERAL, T, LEVELS, PRECISION,
+            HK, HV, DK, DV, BV, UNPREPARED_ROWS, UNPREPARED_LEVELS,
         )  # fmt: skip
+    else:
+        place = prepared_at(first)
+        pairs_ptr += (place * HK + head % HK) * (4 * PATH_ROWS * DK)
+        systems_ptr += (place * HV + head) * (2 * PATH_ROWS * PATH_ROWS)
+        factors_ptr += (place * HV + head) * (DRAFT_FACTORS * PATH_ROWS)
+        if MOST == MIDDLE_ROWS or count <= MIDDLE_ROWS:
+            _prepared(
+                v_ptr, state_ptr, out_ptr, trace_d, pairs_ptr, systems_ptr, factors_ptr, count,
+                v_row, tile, HV, DK, DV, BV, MIDDLE_ROWS,
+            )  # fmt: skip
+        else:
+            _prepared(
+                v_ptr, state_ptr, out_ptr, trace_d, pairs_ptr, systems_ptr, factors_ptr, count,
+                v_row, tile, HV, DK, DV, BV, PATH_ROWS,
+            )  # fmt: skip

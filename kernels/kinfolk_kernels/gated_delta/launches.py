@@ -15,15 +15,18 @@ from kinfolk_kernels.gated_delta.drafted import drafted_kernel
 from kinfolk_kernels.gated_delta.few import FEW_ROWS
 from kinfolk_kernels.gated_delta.op import DeltaTrace
 from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS, prepare_kernel
+from kinfolk_kernels.gated_delta.prepare_drafts import (
+    DRAFT_FACTORS,
+    MIDDLE_ROWS,
+    PATH_ROWS,
+    UNPREPARED_ROWS,
+    prepare_drafts_kernel,
+)
 from kinfolk_kernels.gated_delta.scan import scan_kernel
 from kinfolk_kernels.gated_delta.tiles import TILES, ChunkTile, DeltaTile
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.row_layout import RowLayout
 from kinfolk_kernels.rows import Rows
-
-PRECISION = "tf32x3"
-"""Three tf32 products: one would lose three digits of a state that accumulates over the text."""
-
 
 MOST_CHUNKS = 80
 """Most chunks that are prepared by a launch: those of a slice of 4096 rows and of some others.
@@ -68,15 +71,24 @@ class DeltaInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedChunks:
-    """What is prepared for some chunks of C = 64 rows, see ``prepare``: ``pairs`` of k and q,
-    float16 [chunks, Hk, 4, C, dk], ``systems``, pairs of T and M, float16 [chunks, Hv, 4, C, C],
-    and ``factors`` float32 [chunks, Hv, ROW_FACTORS, C]. Two instead of 4 if there are high parts
-    only."""
+class PreparedRows:
+    """What one kernel prepares for another, by chunk or segment."""
 
     pairs: torch.Tensor
     systems: torch.Tensor
     factors: torch.Tensor
+
+    @property
+    def pointers(self) -> dict[str, torch.Tensor]:
+        names = ("pairs", "systems", "factors")
+        return {f"{name}_ptr": getattr(self, name) for name in names}
+
+
+class PreparedChunks(PreparedRows):
+    """What is prepared for some chunks of C = 64 rows, see ``prepare``: ``pairs`` of k and q,
+    float16 [chunks, Hk, 4, C, dk], ``systems``, pairs of T and M, float16 [chunks, Hv, 4, C, C],
+    and ``factors`` float32 [chunks, Hv, ROW_FACTORS, C]. Two instead of 4 if there are high parts
+    only."""
 
     @classmethod
     def empty(cls, inputs: DeltaInputs, chunks: int, paired: bool) -> PreparedChunks:
@@ -90,11 +102,6 @@ class PreparedChunks:
             torch.empty(systems, dtype=half, device=device),
             torch.empty(factors, dtype=torch.float32, device=device),
         )
-
-    @property
-    def pointers(self) -> dict[str, torch.Tensor]:
-        names = ("pairs", "systems", "factors")
-        return {f"{name}_ptr": getattr(self, name) for name in names}
 
 
 def advance(
@@ -202,16 +209,82 @@ def scan(
     )
 
 
+class PreparedDrafts(PreparedRows):
+    """What is prepared for drafted segments of more than ``UNPREPARED_ROWS`` rows, see
+    ``prepare_drafts``: ``pairs`` of k and q, float16 [N, Hk, 4, C, dk], ``systems``, T and M,
+    float32 [N, Hv, 2, C, C], and ``factors`` float32 [N, Hv, DRAFT_FACTORS, C]. A step has at most
+    so many of them as its rows have room for. Segments of up to half of C = ``PATH_ROWS`` rows use
+    the first part of each."""
+
+    @classmethod
+    def empty(cls, inputs: DeltaInputs, most: int) -> PreparedDrafts:
+        """For a step in which no segment has more than ``most`` rows: nothing if these are few."""
+        sizes, device, rows = inputs.shape, inputs.state.device, PATH_ROWS.value
+        count = (
+            0
+            if most <= UNPREPARED_ROWS.value
+            else inputs.v.shape[0] // (UNPREPARED_ROWS.value + 1) + 1
+        )
+        keys, heads = sizes["HK"], sizes["HV"]
+        factors = (count, heads, DRAFT_FACTORS.value, rows)
+        return cls(
+            torch.empty(count, keys, 4, rows, sizes["DK"], dtype=torch.float16, device=device),
+            torch.empty(count, heads, 2, rows, rows, dtype=torch.float32, device=device),
+            torch.empty(factors, dtype=torch.float32, device=device),
+        )
+
+
+def drafts(
+    inputs: DeltaInputs, out: torch.Tensor, trace: DeltaTrace, layout: RowLayout, tile: ChunkTile
+) -> Iterator[Launch]:
+    """The launches for drafted segments, which fill ``out`` and ``trace`` of their rows.
+    ``tile``: that of chunks of slices on the device; drafted rows are always paired."""
+    prepared = PreparedDrafts.empty(inputs, layout.traits.draft_rows)
+    if layout.traits.draft_rows > UNPREPARED_ROWS.value:
+        yield prepare_drafts(inputs, prepared, trace, layout, tile)
+    yield draft(inputs, prepared, out, trace, layout)
+
+
+def prepare_drafts(
+    inputs: DeltaInputs,
+    prepared: PreparedDrafts,
+    trace: DeltaTrace,
+    layout: RowLayout,
+    tile: ChunkTile,
+) -> Launch:
+    """The launch that fills ``prepared``."""
+    return Launch(
+        prepare_drafts_kernel,
+        (inputs.shape["HV"], layout.spans.shape[0]),
+        {
+            **inputs.pointers("q", "k", "g", "beta"),
+            **prepared.pointers,
+            "trace_k": trace.k,
+            "trace_total": trace.total,
+            "spans": layout.spans,
+            "path_ptr": layout.path,
+            **inputs.strides("q", "k", "g", "beta"),
+        },
+        {
+            **{name: inputs.shape[name] for name in ("HK", "HV", "DK")},
+            "LARGE": layout.traits.draft_rows > MIDDLE_ROWS.value,
+            "BATCHED": tile.batched,
+        },
+    )
+
+
 def draft(
     inputs: DeltaInputs,
+    prepared: PreparedDrafts,
     out: torch.Tensor,
     trace: DeltaTrace,
     layout: RowLayout,
     tile: DeltaTile | None = None,
 ) -> Launch:
-    """The launch for drafted segments, which fills ``out`` and ``trace`` of their rows."""
-    few = layout.traits.draft_rows <= FEW_ROWS.value
-    tile = tile or TILES["few" if few else "drafted"]
+    """The launch that computes drafted segments."""
+    sizes = (FEW_ROWS.value, UNPREPARED_ROWS.value, MIDDLE_ROWS.value, PATH_ROWS.value)
+    most = next(size for size in sizes if layout.traits.draft_rows <= size)
+    tile = tile or TILES["few" if most == FEW_ROWS.value else "drafted"]
     return Launch(
         drafted_kernel,
         (inputs.tiles(tile), layout.spans.shape[0]),
@@ -223,15 +296,10 @@ def draft(
             "trace_total": trace.total,
             "spans": layout.spans,
             "path_ptr": layout.path,
+            **prepared.pointers,
             **inputs.strides("q", "k", "v", "g", "beta"),
         },
-        {
-            **inputs.shape,
-            "BV": tile.values,
-            "FEW": few,
-            "SEVERAL": layout.traits.draft_rows > tile.rows,
-            **_block(tile.rows),
-        },
+        {**inputs.shape, "BV": tile.values, "MOST": most},
         tile.warps,
         registers=tile.registers,
     )
@@ -294,8 +362,3 @@ def _stores(rows: Rows) -> dict[str, torch.Tensor | int]:
         "store_slots": rows.store_slots,
         "stores": rows.store_rows.shape[0],
     }
-
-
-def _block(rows: int) -> dict[str, int | str]:
-    """Constants of a block of ``rows`` rows in closed form; ``rows`` is a power of two."""
-    return {"T": rows, "LEVELS": rows.bit_length() - 1, "PRECISION": PRECISION}

@@ -1,6 +1,6 @@
 """The kernel that carries states over the chunks of certain slices, one chunk after the other.
 
-``prepare`` has computed what needs no state; see there for the formulas. A program has some values
+``prepare`` has computed what needs no state; formulas are in ``systems``. A program has some values
 of a head. They are the rows of all its products, so that the state, x and d stay in registers as
 left operands, while the right ones, K, Q, T and M, are copied from memory a chunk ahead. Each
 left operand is split into a pair of float16 (see ``pairs``), each row with its own scale, so that
@@ -27,21 +27,11 @@ from kinfolk_kernels.gated_delta.chunks import (
 )
 from kinfolk_kernels.gated_delta.pairs import add_product, halves, pair_of_rows, scale_of
 from kinfolk_kernels.gated_delta.prepare import ROW_FACTORS
+from kinfolk_kernels.gated_delta.systems import load_pair, multiply_state
 
 NEGLIGIBLE = tl.constexpr(2.0**-16)
 """Updates are scaled as if they were at least this part of the state: their low parts are exact to
 2^-49 of it then."""
-
-
-@triton.jit
-def _load_pair(base, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PAIRED: tl.constexpr):
-    """(high, low) [HEIGHT, WIDTH] float16."""
-    at = base + tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    high = tl.load(at)
-    low = high
-    if PAIRED:
-        low = tl.load(at + HEIGHT * WIDTH)
-    return high, low
 
 
 @triton.jit
@@ -197,28 +187,18 @@ def scan_kernel(
             pairs_at = pairs_ptr + tile * (HK * MATRICES * CHUNK_ROWS * DK)
             system_at = systems_ptr + tile * (HV * MATRICES * CHUNK_ROWS * CHUNK_ROWS)
             factors = factors_ptr + tile * (HV * ROW_FACTORS * CHUNK_ROWS)
-            zero = tl.zeros([BV, CHUNK_ROWS], tl.float32)
-
-            # Every right operand is loaded before its product, which is early enough where loads
-            # are pipelined, and saves registers elsewhere.
             most = tl.max(tl.abs(state), 1)
             scale, further = scale_of(most)
             state *= scale[:, None]
             most *= unscale
             unscale *= further
             high, low = halves(state, PAIRED)
-            high_k, low_k = _load_pair(pairs_at, CHUNK_ROWS, DK, PAIRED)
-            met = add_product(zero, high, low, tl.trans(high_k), tl.trans(low_k), PAIRED)
-            queries_at = pairs_at + MATRICES // 2 * CHUNK_ROWS * DK
-            high_q, low_q = _load_pair(queries_at, CHUNK_ROWS, DK, PAIRED)
-            out = add_product(zero, high, low, tl.trans(high_q), tl.trans(low_q), PAIRED)
-            seen = tl.load(factors + t)
-            x = tl.trans(v).to(tl.float32) - met * (unscale[:, None] * seen[None, :])
-            read = tl.load(factors + CHUNK_ROWS + t)
-            out *= unscale[:, None] * read[None, :]
+            x, out, high_k, low_k = multiply_state(
+                high, low, unscale, v, pairs_at, factors, BV, DK, CHUNK_ROWS, PAIRED
+            )
             high, low, unscale_x = pair_of_rows(x, PAIRED)
             # T and M are the two halves of one right operand.
-            high_t, low_t = _load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS, PAIRED)
+            high_t, low_t = load_pair(system_at, 2 * CHUNK_ROWS, CHUNK_ROWS, PAIRED)
             both = tl.zeros([BV, 2 * CHUNK_ROWS], tl.float32)
             both = add_product(both, high, low, tl.trans(high_t), tl.trans(low_t), PAIRED)
             both = tl.permute(tl.reshape(both, [BV, 2, CHUNK_ROWS]), (0, 2, 1))

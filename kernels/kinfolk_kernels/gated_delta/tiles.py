@@ -12,12 +12,12 @@ from kinfolk_kernels.device import SMALL_SHARED
 
 @dataclass(frozen=True, slots=True)
 class DeltaTile:
-    """``values``: rows of a head's state in a program; ``rows``: rows of a sequence in a block;
-    ``registers``: most registers of a thread."""
+    """``values``: rows of a head's state in a program; ``rows``: kept rows that a commit adds at
+    once; ``registers``: most registers of a thread."""
 
     values: int
     warps: int
-    rows: int = 16
+    rows: int = 1
     registers: int | None = None
 
 
@@ -36,7 +36,7 @@ class ChunkTile:
     A program that carries states over chunks has ``values`` rows of a head's state, ``warps``, and
     ``stages`` chunks in shared memory. ``registers``: most registers of a thread that prepares
     chunks. ``paired``: products of pairs of float16 in three passes, or of one float16 in one, see
-    ``pairs``. ``batched``: how chunks are inverted, see ``prepare``.
+    ``pairs``. ``batched``: how chunks are inverted, see ``systems``.
     """
 
     values: int

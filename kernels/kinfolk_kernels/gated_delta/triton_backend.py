@@ -15,7 +15,7 @@ from kinfolk_kernels.gated_delta.launches import (
     DeltaInputs,
     advance,
     commit,
-    draft,
+    drafts,
     slices,
 )
 from kinfolk_kernels.gated_delta.op import DeltaTrace, GatedDeltaArguments
@@ -58,8 +58,8 @@ def gated_delta(
     out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
     if layout.traits.single_rows:
         advance(inputs, out, rows).run()
+    tile = chunk_tile(shared_memory(v.device), paired=arguments.dtype == torch.float32)
     if layout.slices.shape[0]:
-        tile = chunk_tile(shared_memory(v.device), paired=arguments.dtype == torch.float32)
         for launch in slices(inputs, out, rows, tile):
             launch.run()
     if not layout.traits.draft_rows:
@@ -69,7 +69,8 @@ def gated_delta(
         torch.empty(v.shape, dtype=torch.float32, device=v.device),
         torch.empty(g.shape, dtype=torch.float64, device=g.device),
     )
-    draft(inputs, out, trace, layout).run()
+    for launch in drafts(inputs, out, trace, layout, tile):
+        launch.run()
     return out, trace
 
 
