@@ -30,6 +30,11 @@ pytest.register_assert_rewrite(
     *("mtp_bench", "shares", "talk", "toy_world", "wire_scenes"),
 )
 
+if os.environ.get("TRITON_INTERPRET") == "1":
+    import quick_interpreter
+
+    quick_interpreter.install()
+
 REPO = Path(__file__).resolve().parents[1]
 TIERS = ("cpu", "long", "interpreter", "gpu", "packaging", "browser")
 
