@@ -83,19 +83,22 @@ def watched():
     apply, save, load, read = State.apply, Copies.save, Copies.load, DiskCache.read
     write_entry, copy_bytes, way = disk_module.write_entry, state_module.copy_bytes, [""]
 
-    def operations(state, given):
+    def operations(state, given, **how):
         def each():
             for operation in given:
                 if isinstance(operation, SpillSaved | FetchSaved):
                     found.check(type(operation).__name__)
                 yield operation
 
-        apply(state, each())
+        apply(state, each(), **how)
 
     def copies(method, name):
-        def enqueued(*arguments):
-            way[0] = name
-            return method(*arguments)
+        def enqueued(copies, places, action, nbytes):
+            def named():
+                way[0] = name
+                return action()
+
+            return method(copies, places, named, nbytes)
 
         return enqueued
 

@@ -47,7 +47,9 @@ def intercept(monkeypatch):
                 before(operation)
                 yield operation
 
-        monkeypatch.setattr(State, "apply", lambda state, given: apply(state, watched(given)))
+        monkeypatch.setattr(
+            State, "apply", lambda state, given, **how: apply(state, watched(given), **how)
+        )
 
     return start
 
@@ -82,10 +84,10 @@ def whole(loaded, text):
     """The answers without a fault, and how often each kind of operation is executed for them."""
     apply, seen = State.apply, Counter()
 
-    def counted(state, operations):
+    def counted(state, operations, **how):
         operations = tuple(operations)
         seen.update(map(type, operations))
-        apply(state, operations)
+        apply(state, operations, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(State, "apply", counted)

@@ -134,7 +134,7 @@ def intercept(monkeypatch):
                 yield operation
 
         monkeypatch.setattr(
-            State, "apply", lambda state, given: apply(state, watched(tuple(given)))
+            State, "apply", lambda state, given, **how: apply(state, watched(tuple(given)), **how)
         )
 
     return start
@@ -146,10 +146,10 @@ def whole(loaded):
     each kind of operation is executed."""
     apply, seen = State.apply, Counter()
 
-    def counted(state, operations):
+    def counted(state, operations, **how):
         operations = tuple(operations)
         seen.update(map(type, operations))
-        apply(state, operations)
+        apply(state, operations, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(State, "apply", counted)

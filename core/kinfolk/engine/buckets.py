@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -327,5 +328,6 @@ def largest_step(slots: int, slice_rows: int) -> tuple[int, int]:
 
 
 def _next_size(size: int, sizes: Sequence[int]) -> int | None:
-    """The least of ``sizes`` that is at least ``size``; ``None`` if there is none."""
-    return next((each for each in sizes if each >= size), None)
+    """The least of ``sizes``, which ascend, that is at least ``size``; ``None`` if there is none."""
+    place = bisect_left(sizes, size)
+    return sizes[place] if place < len(sizes) else None
