@@ -328,6 +328,6 @@ def largest_step(slots: int, slice_rows: int) -> tuple[int, int]:
 
 
 def _next_size(size: int, sizes: Sequence[int]) -> int | None:
-    """The least of ``sizes``, which ascend, that is at least ``size``; ``None`` if there is none."""
+    """The least of the ascending ``sizes`` that is at least ``size``, or ``None``."""
     place = bisect_left(sizes, size)
     return sizes[place] if place < len(sizes) else None
