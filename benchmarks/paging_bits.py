@@ -12,7 +12,6 @@ from paging_engine import EngineKind, OneFile, Row
 from kinfolk.errors import SettingsError
 from kinfolk.sched.events import Emitted, Finished
 from kinfolk.sched.request import Request, Sampling
-from kinfolk.state.chunks import SlotLease
 from kinfolk.testing.driver import Driver
 from kinfolk.types import CHUNK_POSITIONS
 
@@ -37,32 +36,18 @@ def relocated(file: OneFile, options: argparse.Namespace, *, replays: bool) -> R
         tokens = [source.randrange(loaded.info.vocabulary) for _ in range(positions)]
         plain, paged = (Driver(loaded, replays=replays) for _ in range(2))
         still, moved = plain.open(positions), paged.open(positions, paged=True)
-        pool = loaded.plan.windows.index(None)
+        tables, pool = paged.kv_cache.tables, loaded.plan.windows.index(None)
         for drive, lease in ((plain, still), (paged, moved)):
             drive.feed({lease: tokens[:BEGINNING]}, rows=BEGINNING // 2)
         differing, exchanges = 0, 0
         for token in tokens[BEGINNING:]:
-            exchanges += _exchanged(paged, moved, pool, source)
+            full = range(tables.length(moved) // CHUNK_POSITIONS)
+            gone = source.sample(full, source.randint(1, len(full)))
+            paged.exchange(moved, gone, pool=pool, seed=source.randrange(99))
+            exchanges += len(gone)
             found = paged.feed({moved: [token]})[moved]
             differing += not torch.equal(found, plain.feed({still: [token]})[still])
     return {"steps": steps, "exchanges": exchanges, "differing": differing}
-
-
-def _exchanged(drive: Driver, lease: SlotLease, pool: int, source: random.Random) -> int:
-    """Evict random chunks and bring them back to blocks in another order; returns how many."""
-    tables = drive.kv_cache.tables
-    full = range(tables.length(lease) // CHUNK_POSITIONS)
-    gone = source.sample(full, source.randint(1, len(full)))
-    for chunk in gone:
-        tables.evict(lease, chunk, pool=pool)
-    drive.apply()
-    drive.shuffle(source.randrange(99))
-    for chunk in gone:
-        tables.fetch(lease, chunk, pool=pool)
-    drive.apply()
-    for chunk in gone:
-        tables.recall(lease, chunk, pool=pool)
-    return len(gone)
 
 
 def unmoved(file: OneFile, options: argparse.Namespace) -> Row:

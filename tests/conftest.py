@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ pytest.register_assert_rewrite(
     *("mtp_bench", "shares", "talk", "toy_world", "wire_scenes"),
 )
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
     import quick_interpreter
 
     quick_interpreter.install()

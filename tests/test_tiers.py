@@ -24,8 +24,9 @@ def run_pytest(tmp_path: Path, repo: Path):
     """Run our configuration and conftest over one file, in one process of its own unless ``-n``
     says otherwise."""
     (tmp_path / "pyproject.toml").write_text((repo / "pyproject.toml").read_text())
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "conftest.py").write_text((repo / "tests" / "conftest.py").read_text())
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    for name in ("conftest.py", "support/quick_interpreter.py"):
+        (tmp_path / "tests" / name).write_text((repo / "tests" / name).read_text())
 
     def run(source: str, *arguments: str, interpret: str = "") -> subprocess.CompletedProcess[str]:
         (tmp_path / "tests" / "test_it.py").write_text(source)

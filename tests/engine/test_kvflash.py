@@ -124,15 +124,7 @@ def test_with_all_brought_back_before_each_step_no_logit_differs(
     for token in tokens[300:]:
         full = range(tables.length(moved) // CHUNK_POSITIONS)
         gone = source.sample(full, source.randint(1, len(full)))
-        for chunk in gone:
-            tables.evict(moved, chunk, pool=pool)
-        paged.apply()
-        paged.shuffle(source.randrange(99))
-        for chunk in gone:
-            tables.fetch(moved, chunk, pool=pool)
-        paged.apply()
-        for chunk in gone:
-            tables.recall(moved, chunk, pool=pool)
+        paged.exchange(moved, gone, pool=pool, seed=source.randrange(99))
         ours, theirs = (
             drive.feed({lease: [token]})[lease] for drive, lease in ((paged, moved), (plain, still))
         )

@@ -157,6 +157,19 @@ class Driver:
         for pool in self.kv_cache.pools:
             source.shuffle(pool.free)
 
+    def exchange(self, lease: SlotLease, chunks: Sequence[int], *, pool: int, seed: int) -> None:
+        """Evict chunks of a paged sequence; the next step has them in other blocks."""
+        tables = self.kv_cache.tables
+        for chunk in chunks:
+            tables.evict(lease, chunk, pool=pool)
+        self.apply()
+        self.shuffle(seed)
+        for chunk in chunks:
+            tables.fetch(lease, chunk, pool=pool)
+        self.apply()
+        for chunk in chunks:
+            tables.recall(lease, chunk, pool=pool)
+
     def poison(self, lease: SlotLease) -> None:
         """Fill all state of other owners with NaN, except the dummies of padding rows."""
         for pool in self.state.pools:
