@@ -220,11 +220,8 @@ class PreparedDrafts(PreparedRows):
     def empty(cls, inputs: DeltaInputs, most: int) -> PreparedDrafts:
         """For a step in which no segment has more than ``most`` rows: nothing if these are few."""
         sizes, device, rows = inputs.shape, inputs.state.device, PATH_ROWS.value
-        count = (
-            0
-            if most <= UNPREPARED_ROWS.value
-            else inputs.v.shape[0] // (UNPREPARED_ROWS.value + 1) + 1
-        )
+        few = UNPREPARED_ROWS.value
+        count = inputs.v.shape[0] // (few + 1) + 1 if most > few else 0
         keys, heads = sizes["HK"], sizes["HV"]
         factors = (count, heads, DRAFT_FACTORS.value, rows)
         return cls(

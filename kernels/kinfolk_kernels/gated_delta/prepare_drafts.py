@@ -19,10 +19,11 @@ UNPREPARED_ROWS = tl.constexpr(16)
 
 MIDDLE_ROWS = tl.constexpr(32)
 MIDDLE_LEVELS = tl.constexpr(5)
-PATH_ROWS = tl.constexpr(64)
-"""Rows of a prepared segment: as many as a path has bits."""
+"""Segments of up to so many rows are prepared as matrices of this size, 2^5."""
 
+PATH_ROWS = tl.constexpr(64)
 PATH_LEVELS = tl.constexpr(6)
+"""The others as these, 2^6: a path has as many bits."""
 
 DRAFT_FACTORS = tl.constexpr(2)
 """Numbers by which ``drafted`` multiplies a row of a value head: e^G for S k, and for S q. They
@@ -32,7 +33,7 @@ also unscale k and q."""
 @triton.jit
 def prepared_at(first):
     """Where the segment that begins with row ``first`` is prepared: no two are in one place, as
-    each has more rows than a block."""
+    each has more than ``UNPREPARED_ROWS``."""
     return first // (UNPREPARED_ROWS + 1)
 
 
