@@ -29,6 +29,7 @@ class HostMemory:
         # The last is handed out next.
         self._free: list[int] = []
         self._rows: dict[int, list[int]] = {}
+        self._parts: dict[int, tuple[torch.Tensor, ...]] = {}
         self._make_ahead()
 
     def __len__(self) -> int:
@@ -54,6 +55,7 @@ class HostMemory:
 
     def drop(self, identity: int) -> None:
         self._free += reversed(self._rows.pop(identity))
+        self._parts.pop(identity, None)
 
     def clear(self) -> None:
         """Drop all rows; the slabs stay."""
@@ -65,10 +67,14 @@ class HostMemory:
         self._ahead_pages = max(self._ahead_pages, pages)
         self._make_ahead()
 
-    def parts(self, identity: int) -> Iterator[torch.Tensor]:
-        """The bytes of a row, uint8 [n] each, in as few parts as its pages allow."""
-        pages, size = self._rows[identity], self._page_bytes
-        start = 0
+    def parts(self, identity: int) -> tuple[torch.Tensor, ...]:
+        """The bytes of a row, uint8 [n] each, in as few parts as its pages allow; made once."""
+        if identity not in self._parts:
+            self._parts[identity] = tuple(self._parts_of(self._rows[identity]))
+        return self._parts[identity]
+
+    def _parts_of(self, pages: list[int]) -> Iterator[torch.Tensor]:
+        start, size = 0, self._page_bytes
         while start < len(pages):
             stop, (slab, page) = start + 1, divmod(pages[start], self._slab_pages)
             while stop < len(pages) and pages[stop] == pages[start] + stop - start:

@@ -12,7 +12,7 @@ memory for all of its chunks, where each is saved once, as soon as it is full.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -227,25 +227,37 @@ class SequenceTables:
         """
         seq = self.sequence(lease)
         for pool, held in zip(self.pools, chunks, strict=True):
-            paged = seq.paged and pool.window is None
-            for number in sorted(held):
-                chunk = held[number]
-                if (number + 1) * CHUNK_POSITIONS > length:
-                    self._copy(seq, pool, number, chunk)
-                elif paged and number in away:
-                    pool.hold_away(chunk)
-                    seq.tables[pool.index][number] = Entry(chunk, resident=False)
-                    seq.evicted += 1
-                    self._saved(seq, pool)
-                    self._digest(seq, pool, number)
-                else:
-                    pool.hold(chunk, paged=paged)
-                    self._map(seq, pool, number, chunk)
-                    if paged:
-                        pool.seal(chunk)
-                        self._saved(seq, pool)
-                        self._digest(seq, pool, number)
+            full = [n for n in sorted(held) if (n + 1) * CHUNK_POSITIONS <= length]
+            if seq.paged and pool.window is None:
+                self._share_paged(seq, pool, {n: held[n] for n in full}, away)
+            else:
+                for number in full:  # before any is mapped: loads in a row are one copy
+                    pool.hold(held[number])
+                for number in full:
+                    self._map(seq, pool, number, held[number])
+            for number in sorted(held.keys() - set(full)):
+                self._copy(seq, pool, number, held[number])
         seq.length = seq.extended = seq.started = length
+
+    def _share_paged(
+        self,
+        seq: SequenceState,
+        pool: BlockPool,
+        chunks: Mapping[int, Chunk],
+        away: Collection[int],
+    ) -> None:
+        """Start a paged sequence with full chunks, without those that are ``away``."""
+        for number, chunk in chunks.items():
+            if number in away:
+                pool.hold_away(chunk)
+                seq.tables[pool.index][number] = Entry(chunk, resident=False)
+                seq.evicted += 1
+            else:
+                pool.hold(chunk, paged=True)
+                self._map(seq, pool, number, chunk)
+                pool.seal(chunk)
+            self._saved(seq, pool)
+            self._digest(seq, pool, number)
 
     def extend(self, lease: SlotLease, stop: int) -> None:
         """Give every position below ``stop`` a place to be written to."""

@@ -338,8 +338,7 @@ class State:
             case SaveRecurrent(slot, identity):
                 self._save(_slot(slot), identity, self._recurrent_bytes(slot))
             case LoadRecurrent(identity, slot):
-                self._load([_slot(slot)], [(identity, self._recurrent_bytes(slot))])
-                self.copies.step_uses(_slot(slot))
+                self._load_recurrent(identity, slot)
             case DropSaved(identity):
                 self.host.drop(identity)
             case SpillSaved() | FetchSaved():
@@ -381,29 +380,27 @@ class State:
     def _save(self, place: Location, identity: int, row: Sequence[torch.Tensor]) -> None:
         nbytes = _total(row)
         self.host.add(identity, nbytes)
-        kept = list(self.host.parts(identity))
+        kept = self.host.parts(identity)
         copy = self.copies.save(place, lambda: copy_bytes(row, kept), nbytes)
         self._arriving.append((identity, copy))
 
     def _load_blocks(self, run: Iterable[LoadBlock]) -> None:
         """Load blocks one after the other, as one copy."""
-        places, rows = [], []
-        for each in run:
-            places.append(_block(each.pool, each.block))
-            rows.append((each.identity, [self.pools[each.pool].data[each.block]]))
-        self._load(places, rows)
-
-    def _load(
-        self, places: Sequence[Location], rows: Sequence[tuple[int, Sequence[torch.Tensor]]]
-    ) -> None:
-        """Load rows by their identities to places, as one copy."""
-        copies = [(list(self.host.parts(identity)), row) for identity, row in rows]
+        blocks = [(each, self.host.parts(each.identity)) for each in run]
 
         def load() -> None:
-            for kept, row in copies:
-                copy_bytes(kept, row)
+            # The device copies the first block while the host launches the copy of the next.
+            for each, kept in blocks:
+                copy_bytes(kept, [self.pools[each.pool].data[each.block]])
 
-        self.copies.load(places, load, sum(_total(row) for _, row in rows))
+        places = [_block(each.pool, each.block) for each, _ in blocks]
+        nbytes = sum(self.pools[each.pool].layout.block_bytes for each, _ in blocks)
+        self.copies.load(places, load, nbytes)
+
+    def _load_recurrent(self, identity: int, slot: int) -> None:
+        kept, row = self.host.parts(identity), self._recurrent_bytes(slot)
+        self.copies.load([_slot(slot)], lambda: copy_bytes(kept, row), _total(row))
+        self.copies.step_uses(_slot(slot))
 
     def _to_disk(self, operation: DiskOperation) -> None:
         if self.to_disk is None:
