@@ -1,11 +1,15 @@
 """The time of a step by kernel, through the engine that ``kinfolk serve`` runs.
 
     python benchmarks/breakdown.py [--shape NAME] [--layers N] [--case NAME]… [--folder DIRECTORY]
+                                   [--drafter NAME]
 
 Runs cases of ``table.py`` under the profiler. Prints for each case the kernels of a step by their
 share of its time: launches a step, microseconds each, and grid. A launch may start before the
 launch before it has ended; its time is counted from that end. Time without a kernel is idle: gaps
 between launches, and the host. Profiling makes steps longer, so only shares are meaningful.
+
+With ``--drafter`` a block drafter of that size (``drafter_file.py``) drafts for the rows of a case;
+a step then has its draft too, and idle time lies between the two.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from drafter_file import SHAPES as DRAFTERS
+from drafter_file import write as write_drafter
 from table import CASES, SHORT, Case, outline_of
 from torch.profiler import ProfilerActivity, profile
 
@@ -33,6 +39,9 @@ from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
 from kinfolk.synth.write import write_synthetic
 from kinfolk_kernels import launch
+
+BLOCK = 16
+"""Rows of a block of the drafter."""
 
 STEPS = 12
 """Tokens generated under the profiler; the prompt's step yields the first."""
@@ -63,6 +72,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="keep the traces here")
     parser.add_argument("--in-order", action="store_true", help="no launch begins early")
+    parser.add_argument("--drafter", choices=list(DRAFTERS), help="drafts, of this size")
     options = parser.parse_args()
     cases = [case for case in CASES if case.settings == SHORT]
     if options.case:
@@ -72,8 +82,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write_synthetic(plan, path)
+        drafts: dict[str, Any] = {"draft": "off"}
+        if options.drafter:
+            drafts = {"draft_model": str(Path(folder) / "draft.gguf")}
+            write_drafter(path, Path(drafts["draft_model"]), DRAFTERS[options.drafter], BLOCK)
         for case in cases:
-            settings = load_settings(device="cuda", checkpoints=0, draft="off", **case.settings)
+            settings = load_settings(device="cuda", checkpoints=0, **drafts, **case.settings)
             order = in_order() if options.in_order else nullcontext()
             with order, Runtime.open(path, settings, registry) as runtime:
                 trace = traced(runtime, settings, case, Path(folder))
@@ -87,9 +101,11 @@ def traced(runtime: Runtime, settings: Settings, case: Case, folder: Path) -> li
     """Kernel events of the last steps of a case, or of the whole prompt."""
     prompts = case.work.generate <= 2
     work = case.work if prompts else replace(case.work, generate=STEPS)
-    limits = scheduler_limits(runtime.loaded, settings)
-    limits = replace(limits, max_draft=work.rows - 1, widths="fixed")
-    drafter = RandomDrafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
+    limits = replace(scheduler_limits(runtime.loaded, settings), widths="fixed")
+    drafter = None
+    if runtime.loaded.drafter is None:
+        limits = replace(limits, max_draft=work.rows - 1)
+        drafter = RandomDrafts(runtime.loaded.info.vocabulary) if work.rows > 1 else None
     with Engine(runtime.loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)
         runs = [measure(own, work, seed) for seed in range(2)]
