@@ -23,14 +23,16 @@ recall      the bundled model: right tokens where a text goes back to what has l
             everything on the device; exact: prompts were read so too, pooled: with the budget
             (``benchmarks/policies.py``)
 drafts      the bundled model: the part of drafts by prompt look-up that it keeps with a budget, in
-            points less than with everything on the device
+            points less than with everything on the device; in its own answers, which differ, and
+            along the same ones
+trees       the same for trees of several continuations (``benchmarks/lookup_trees.py``)
 compressed  the first token of a long prompt that is compressed by the model of ``--drafter``
             (without one by the same file), against the same prompt read in full
 
 Rows are taken in an order in which the most telling come first. The file is written as each row
 ends, so a run may be stopped at any time; with ``--limit`` no row begins later than that, and what
 cannot be taken says why. ``--rows``, ``--codecs`` and ``--sequences`` take parts of them. Weights
-are read once for all engines, but for ``recall``, ``drafts`` and ``compressed``.
+are read once for all engines, but for ``recall``, ``drafts``, ``trees`` and ``compressed``.
 
 Long contexts are not read: **the forward of long slices is left out** (a policy answers
 ``build_graph``), so keys and values of those positions are zeros and answers mean nothing. All else
@@ -55,6 +57,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from paging_bits import relocated, unmoved
+from paging_drafts import drafted
 from paging_engine import (
     WARM_TOKENS,
     Bench,
@@ -67,7 +70,7 @@ from paging_engine import (
     peak_bytes,
     read_behind,
 )
-from paging_quality import compressed, drafted, recalled
+from paging_quality import compressed, recalled
 
 from kinfolk.engine.sizing import GIB, host_memory
 from kinfolk.errors import CapacityError, SettingsError
@@ -76,7 +79,7 @@ from kinfolk.types import CHUNK_POSITIONS
 
 ROWS: Final = (
     *("step", "leaving", "choosing", "memory", "full", "prompt", "whole"),
-    *("relocated", "unmoved", "recall", "drafts", "compressed"),
+    *("relocated", "unmoved", "recall", "drafts", "trees", "compressed"),
 )
 GOALS: Final = {
     "step": (("ratio", "<=", 1.03), ("captures", "<=", 0), ("allocations", "<=", 0)),
@@ -91,7 +94,9 @@ GOALS: Final = {
     "relocated": (("differing", "<=", 0),),
     "unmoved": (("differing", "<=", 0), ("evictions", "<=", 0)),
     "recall": (("of_resident_exact", ">=", 1.0), ("of_resident_pooled", ">=", 0.95)),
-    "drafts": (("points_lost", "<=", 1.5),),
+    **dict.fromkeys(
+        ("drafts", "trees"), (("points_lost", "<=", 1.5), ("points_lost_same_text", "<=", 1.5))
+    ),
     "compressed": (("times_sooner", ">=", 5),),
 }
 """Of each row the figures that have a goal."""
@@ -294,8 +299,9 @@ class Study:
             tasks.append(Task("unmoved", None, lambda _: unmoved(self._file, self.options)))
         if "recall" in wanted:
             tasks.append(Task("recall", None, lambda _: recalled(self.options)))
-        if "drafts" in wanted:
-            tasks.append(Task("drafts", None, lambda _: drafted(self.options)))
+        for row in ("drafts", "trees"):
+            if row in wanted:
+                tasks.append(Task(row, None, lambda _, row=row: drafted(self.options, row)))
         if "compressed" in wanted:
             tasks.append(Task("compressed", None, self._compressed))
         for codec in others:

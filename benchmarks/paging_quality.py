@@ -1,14 +1,12 @@
-"""Rows of ``benchmarks/paging.py`` with texts: what is found again, drafts that are kept, and
-prompts that are compressed."""
+"""Rows of ``benchmarks/paging.py`` with texts: what is found again, and prompts that are
+compressed."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
 
 from paging_engine import Row
 from policies import DECODING, cases_of, measured
@@ -21,8 +19,7 @@ from kinfolk.engine.prompt import Prompt, text_prompt
 from kinfolk.engine.runtime import Runtime
 from kinfolk.errors import SettingsError
 from kinfolk.registry import Registry
-from kinfolk.sched.draft_counts import DraftCounts
-from kinfolk.sched.events import Emitted, Finished
+from kinfolk.sched.events import Emitted
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
 from kinfolk.types import CHUNK_POSITIONS
@@ -31,11 +28,6 @@ SOURCE = 8
 """Of the source that texts are made of, as a multiple of the length of one."""
 
 WORDS = ("river", "stone", "north", "door", "key", "small", "light", "under", "green", "field")
-DRAFTS: Final[dict[str, Any]] = {"kvflash": 1024, "kvflash_burst": 4}
-"""Settings of a quarter of a text of ``recall.py``."""
-
-CONTINUED = 64
-"""Tokens of an answer with drafts."""
 
 WARM = 4096
 """Tokens of a prompt that is read and compressed first, so that no kernel compiles later."""
@@ -66,53 +58,6 @@ def recalled(options: argparse.Namespace) -> Row:
         "of_resident_exact": round(sum(exact.right.values()) / most_right, 4),
         "of_resident_pooled": round(sum(pooled.right.values()) / most_right, 4),
     }
-
-
-# -- drafts ---------------------------------------------------------------------------------------
-
-
-def drafted(options: argparse.Namespace) -> Row:
-    """The part of drafts by prompt look-up that the bundled model keeps, with everything on the
-    device and with a budget."""
-    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    path, most = bundled_model(registry), SOURCE * CHUNKS * CHUNK_POSITIONS
-    cases = cases_of(path, registry, options.places, options.each, most=most)
-    # Less one chunk: the model has room for 64 chunks, of a text and its answer.
-    prompts = [tuple(case.tokens[CONTINUED:]) for case in cases]
-    found = {}
-    kinds: tuple[tuple[str, dict[str, Any]], ...] = (("resident", {}), ("paged", DRAFTS))
-    for name, paging in kinds:
-        settings = load_settings(
-            device=options.device,
-            context=max(map(len, prompts)) + CONTINUED,
-            slots=1,
-            checkpoints=0,
-            draft="ngram",
-            draft_widths="fixed",
-            **paging,
-        )
-        with Runtime.open(path, settings, registry) as runtime:
-            found[name] = kept_drafts(runtime, prompts)
-    shares = {name: round(100 * counts.accept_rate, 2) for name, counts in found.items()}
-    return {
-        "texts": len(prompts),
-        "drafted": {name: counts.depth for name, counts in found.items()},
-        "kept": {name: counts.accepted for name, counts in found.items()},
-        "kept_percent": shares,
-        "points_lost": round(shares["resident"] - shares["paged"], 2),
-    }
-
-
-def kept_drafts(runtime: Runtime, prompts: Sequence[tuple[int, ...]]) -> DraftCounts:
-    """Of greedy answers, one after the other."""
-    counts = []
-    for number, prompt in enumerate(prompts):
-        *_, end = runtime.engine.submit(Request(str(number), prompt, CONTINUED))
-        assert isinstance(end, Finished)
-        if end.error is not None:
-            raise SettingsError(end.error)
-        counts.append(end.usage.drafts)
-    return DraftCounts.total(counts)
 
 
 # -- compressed prompts ---------------------------------------------------------------------------

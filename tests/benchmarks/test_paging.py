@@ -6,9 +6,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import random
 import sys
 
 import pytest
+
+from kinfolk.engine.bundled import bundled_model
+from kinfolk.registry import Registry
+from kinfolk.settings import load_settings
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +28,7 @@ def paging(repo):
         module = importlib.util.module_from_spec(spec)
         patch.setitem(sys.modules, "paging", module)
         spec.loader.exec_module(module)
-        drafts = importlib.import_module("paging_quality").DRAFTS
+        drafts = importlib.import_module("paging_drafts").DRAFTS
         patch.setitem(drafts, "kvflash", 9 * 64)
         patch.setitem(drafts, "kvflash_burst", 1)
         yield module
@@ -32,7 +37,9 @@ def paging(repo):
             "forced",
             "policies",
             "resume",
+            "lookup_trees",
             "paging_bits",
+            "paging_drafts",
             "paging_engine",
             "paging_quality",
         ):
@@ -107,11 +114,16 @@ def test_every_row_is_taken(paging, run, capsys):
         assert recall["recalls"][prompts] > 0
         share = recall[prompts]["ids"] / recall["resident"]["ids"]
         assert recall[f"of_resident_{prompts}"] == share
-    (drafts,) = taken["drafts"]
-    for where, percent in drafts["kept_percent"].items():
-        assert drafts["drafted"][where] > 0
-        share = 100 * drafts["kept"][where] / drafts["drafted"][where]
-        assert percent == pytest.approx(share, abs=0.01)
+    for name in ("drafts", "trees"):
+        (drafts,) = taken[name]
+        assert (drafts["texts"], drafts["tokens"]) == (1, 64)
+        nodes, drafted, kept = (drafts[each] for each in ("nodes", "drafted", "kept"))
+        for where, percent in drafts["kept_percent"].items():
+            assert 0 < kept[where] <= drafted[where] <= nodes[where]
+            assert (nodes[where] > drafted[where]) == (name == "trees")
+            assert percent == pytest.approx(100 * kept[where] / drafted[where], abs=0.01)
+        for each in (nodes, drafted):
+            assert each["same_text"] == each["resident"], "what is drafted depends on the text"
     (compressed,) = taken["compressed"]
     assert 2 * compressed["compressed_tokens"] < compressed["tokens"] <= 1200
     for name, goals in paging.GOALS.items():
@@ -120,6 +132,22 @@ def test_every_row_is_taken(paging, run, capsys):
     assert capsys.readouterr().out.count("goal ") == sum(
         len(paging.GOALS[name]) * len(taken[name]) for name in paging.GOALS
     )
+
+
+@pytest.mark.parametrize("row", ["drafts", "trees"])
+def test_while_nothing_has_left_the_same_drafts_are_kept(paging, row):
+    """Nor is anything else counted where the answer that is given is the model's own."""
+    drafts = importlib.import_module("paging_drafts")
+    registry, source = Registry.discover(load_settings()), random.Random(3)
+    path = bundled_model(registry)
+    prompts = [tuple([source.randrange(256, 2000) for _ in range(100)] * 3)]
+    with drafts.opened(path, registry, "cpu", row) as runtime:
+        answers, resident = drafts.answered(runtime, prompts)
+        assert drafts.answered(runtime, prompts, answers) == (answers, resident)
+    assert resident.kept > 20
+    with drafts.opened(path, registry, "cpu", row, **drafts.DRAFTS) as runtime:
+        assert drafts.answered(runtime, prompts) == (answers, resident)
+        assert runtime.engine.stats()["kvflash_evictions"] == 0
 
 
 def test_rows_are_written_as_they_end_and_one_that_fails_stops_no_other(paging, run, monkeypatch):
