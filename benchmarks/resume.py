@@ -167,9 +167,9 @@ class Chat:
         draw = torch.Generator().manual_seed(seed)
         return tuple(torch.randint(0, self.vocabulary, (tokens,), generator=draw).tolist())
 
-    def request(self, prompt: tuple[int, ...], **more: Any) -> Request:
+    def request(self, prompt: tuple[int, ...], answer: int = 1, **more: Any) -> Request:
         self.count += 1
-        return Request(str(self.count), prompt, 1, **more)
+        return Request(str(self.count), prompt, answer, **more)
 
     def keep(self, engine: Engine) -> None:
         tokens = (*self.prompt, 1)
@@ -200,12 +200,13 @@ class Chat:
         return self._first_token(engine, (*start, *self.text(ENDING, 5000 + self.count)))
 
     def _first_token(self, engine: Engine, prompt: tuple[int, ...]) -> tuple[float, str | None]:
-        request = self.request(prompt, keep=False)
+        # An answer that goes on: the end of a request is not a part of its first token.
+        request = self.request(prompt, 2, keep=False)
         began = time.perf_counter()
         seconds = 0.0
         for event in engine.submit(request):
             if isinstance(event, Emitted):
-                seconds = time.perf_counter() - began
+                seconds = seconds or time.perf_counter() - began
             elif isinstance(event, Finished):
                 assert event.error is None, event.error
                 return seconds, event.usage.reused_from
