@@ -130,6 +130,14 @@ def test_a_size_that_cannot_be_the_best_is_not_tried():
     assert 1 not in tried
 
 
+def test_few_sizes_are_tried_where_drafts_of_many_sequences_do_not_pay():
+    """Sizes between a step without drafts and one of all rows, both timed, cost about as much more
+    as they have rows."""
+    world = World([0.2] * 32, base=10.0, row=0.2, draft=2.0)
+    world.run(PROBE - 4)
+    assert sum(any(widths) for widths in world.widths) <= 12
+
+
 def test_no_more_rows_than_there_are():
     policy, lanes = CostWidths(), sequences(3)
     for rows in (0, 1, 5, 100):

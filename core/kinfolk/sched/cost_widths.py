@@ -45,6 +45,11 @@ TINY: Final = 1e-6
 FIRST_CHANCE: Final = 0.8
 """Expected chance of a row whose predecessor is kept, before anything is known."""
 
+RISE: Final = 0.5
+"""A size between two timed ones is expected to take at least so much of what a straight line
+between them rises to. A whole line would hide sizes that cost less than it, none at all would try
+every size of a step that has grown slow."""
+
 FIRST_WEIGHT: Final = 4
 """Observations that the guess before the first one counts for."""
 
@@ -165,7 +170,7 @@ class CostWidths:
         trees = {lane for lane, draft in enumerate(drafts) if draft.source == TREE_SOURCE}
         best, taken, expected, tree = 0.0, 0, float(lanes), False
         hope, promising = 0.0, 0
-        least = self._time(lanes, lanes, drafted=False, tree=False) or 0.0
+        least, least_rows = self._time(lanes, lanes, drafted=False, tree=False) or 0.0, lanes
         for count in range(len(gains) + 1):
             if count:
                 expected -= gains[count - 1][0]
@@ -174,20 +179,37 @@ class CostWidths:
                 continue  # the next row is free
             # More rows do not take less time, nor does a tree of as many.
             seconds = self._time(lanes + count, lanes, drafted=drafted, tree=False)
-            least = max(least, seconds or 0.0)
+            if seconds is not None:
+                least, least_rows = max(least, seconds), lanes + count
             if tree:
                 seconds = self._time(lanes + count, lanes, drafted=drafted, tree=True)
             if seconds is None:
-                most = expected / least if least else inf
+                floor = self._floor(lanes + count, lanes, (least, least_rows), drafted=drafted)
+                most = expected / floor if floor else inf
                 if most > hope:
                     hope, promising = most, count
                 continue
-            least = max(least, seconds)
+            least, least_rows = max(least, seconds), lanes + count
             if expected > best * seconds:
                 best, taken = expected / seconds, count
         if hope > best:
             return inf, _counts(gains[:promising], lanes)
         return best, _counts(gains[:taken], lanes)
+
+    def _floor(
+        self, rows: int, sequences: int, below: tuple[float, int], *, drafted: bool
+    ) -> float:
+        """The least seconds that a step of a size without a time is expected to take. ``below``:
+        the time and the rows of the largest timed size below it."""
+        least, least_rows = below
+        for size in SIZES:
+            if size <= _size(rows):
+                continue
+            above = self._time(size, sequences, drafted=drafted, tree=False)
+            if above is not None:
+                share = (rows - least_rows) / (size - least_rows)
+                return least + RISE * share * max(0.0, above - least)
+        return least
 
 
 @dataclass(slots=True)
