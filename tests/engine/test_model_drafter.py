@@ -6,6 +6,7 @@ that of the sequence, so counts of steps show the state and not only the output.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -15,13 +16,14 @@ import torch
 from drafter_scenes import Lanes
 from executor_scenes import assert_flat, assert_same, counted
 
-from kinfolk.engine import score
+from kinfolk.engine import drafting, score
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.settings import load_settings
 from kinfolk.spec.sampling import sample
 from kinfolk.testing.row_sampling import RowContext, row_sampling
+from kinfolk_kernels.draft_trees.op import DraftTreesArguments
 
 WARM = Sampling(temperature=0.9, top_p=0.95, seed=11)
 SAMPLINGS = [
@@ -65,32 +67,63 @@ def test_right_chains_save_steps_and_wrong_ones_cost_nothing(
         assert running.stats()["eager_steps"] == 0
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 12, 15])
-def test_every_width_gives_the_same_tokens(engine, text, solo, collect, drafted, width):
-    many = several(text, 4)
-    running = engine(model=drafted(futures_of(many, solo), width=width, wrong=5))
-    for request, outcome in zip(many, run(running, many, collect), strict=True):
+def by_width(text, widths, new):
+    """Requests, and the same with a width of drafts for each."""
+    many = several(text, 4, new=new)
+    bare = [replace(many[width % 4], id=f"w{width}") for width in widths]
+    return bare, [replace(one, draft_width=w) for one, w in zip(bare, widths, strict=True)]
+
+
+@pytest.mark.parametrize(("wrong", "new"), [(0, 41), (1, 20), (5, 41)])
+def test_every_width_gives_the_same_tokens(engine, text, solo, collect, drafted, wrong, new):
+    """Requests side by side, each with a width of its own."""
+    widths = range(1, 17)
+    bare, many = by_width(text, widths, new)
+    loaded = drafted(futures_of(bare, solo), width=16, depth=16, wrong=wrong)
+    outcomes = run(engine(model=loaded, step_tokens=192), many, collect)
+    for width, request, outcome in zip(widths, bare, outcomes, strict=True):
         assert outcome.tokens == solo(request).tokens
         usage = outcome.end.usage
         assert usage.steps == usage.emitted - 1 - usage.accepted
-        assert usage.accepted > 0
+        if wrong == 0:
+            assert usage.steps == math.ceil(40 / (width + 1))
+        assert usage.drafted >= 2 * width, "of the whole width, not of what is left"
+        assert (usage.accepted > 0) == (wrong != 1)
 
 
-@pytest.mark.parametrize("graphs", ["on", "off"])
-@pytest.mark.parametrize("budget", [1, 2, 6, 15, 30, 63])
+@pytest.mark.parametrize(
+    ("seeded", "budgets", "keys", "graphs", "new"),
+    [
+        (False, [1], {}, "off", 4),
+        (False, range(1, 64), {}, "on", 9),
+        (False, range(1, 64), {"wrong": 4}, "off", 9),
+        (False, range(1, 64), {"wrong": 1}, "on", 4),
+        (True, range(1, 64, 5), {"chain": True}, "off", 15),
+        (True, range(1, 64, 5), {"wrong": 4}, "on", 9),
+        (True, range(1, 64, 5), {"wrong": 1}, "off", 4),
+    ],
+)
 def test_every_budget_of_a_tree_gives_the_same_tokens(
-    engine, text, solo, collect, drafted, budget, graphs
+    engine, text, solo, collect, drafted, monkeypatch, seeded, budgets, keys, graphs, new
 ):
-    many = several(text, 4)
-    loaded = drafted(
-        futures_of(many, solo), budget=budget, columns=2, depth=6, settings={"graphs": graphs}
-    )
-    running = engine(model=loaded, step_tokens=512)
-    for request, outcome in zip(many, run(running, many, collect), strict=True):
+    """The most probable trees, and trees that begin with a chain, as planted ones do."""
+    known, settings = futures_of(several(text, 4, new=new), solo), {"graphs": graphs}
+
+    def arguments(nodes, chain_seeded, device):
+        return DraftTreesArguments(nodes, seeded, device)
+
+    monkeypatch.setattr(drafting, "DraftTreesArguments", arguments)
+    bare, many = by_width(text, budgets, new)
+    loaded = drafted(known, budget=max(budgets), columns=2, depth=6, settings=settings, **keys)
+    running = engine(model=loaded, step_tokens=576)
+    for budget, request, outcome in zip(budgets, bare, run(running, many, collect), strict=True):
         assert outcome.tokens == solo(request).tokens
         usage = outcome.end.usage
         assert usage.steps == usage.emitted - 1 - usage.accepted
-        assert usage.accepted > 0
+        if keys == {"chain": True}:
+            assert usage.steps == math.ceil((new - 1) / (min(budget, 6) + 1))
+        assert usage.drafted in range(budget, 20 * budget, budget), "whole trees only"
+        assert (usage.accepted > 0) == (keys != {"wrong": 1})
     assert running.stats()["draft_failures"] == 0
 
 
