@@ -223,8 +223,8 @@ class Lanes:
         self.pending = {}
         self.trees = {}  # whether what is proposed for a lease is a tree
 
-    def open(self, tokens, sampling=None):
-        lease = self.side.kv_cache.open(300)
+    def open(self, tokens, sampling=None, positions=300, resident=None):
+        lease = self.side.kv_cache.open(positions, resident=resident)
         self.enter(lease, sampling)
         self.run({lease: (ItemKind.PREFILL, tuple(tokens), 0)})
         return lease
