@@ -157,7 +157,7 @@ class CostWidths:
         self, drafts: Several[Candidate], rows: int, *, drafted: bool
     ) -> tuple[float, list[int]]:
         """Expected tokens a second, and the widths that give them; infinity to try the size that
-        may be the best, by the least time that it can take."""
+        may be the best, by the least time that it is expected to take."""
         lanes = len(drafts)
         gains = []
         for lane, draft in enumerate(drafts):
