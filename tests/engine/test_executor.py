@@ -180,6 +180,27 @@ def test_the_least_recently_used_captured_step_is_dropped(model, text):
     assert len(side.runner.executor.buckets) == 2
 
 
+def test_a_step_beside_a_capture_has_no_time(model, text, monkeypatch):
+    """A capture takes longer than many steps, which would pass for the time of its size."""
+    side = Side(model("qwen35"))
+    pair = Twins(side, side)
+    pair.both = lambda do: do(side)
+    run, timed = side.runner.run, []
+
+    def run_timed(plan, histories):
+        before = side.runner.counters["captures"]
+        result = run(plan, histories)
+        timed.append((side.runner.counters["captures"] - before, result.seconds > 0))
+        return result
+
+    monkeypatch.setattr(side.runner, "run", run_timed)
+    lease = pair.open()
+    token = pair.prefill(lease, text[:5])
+    for _ in range(3):
+        (token,) = pair.decode({lease: token}).values()
+    assert timed == [(1, False), (1, False), (0, True), (0, True)]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mixtures_of_slices_decoding_and_drafts(twins, text, family):
     pair = twins(family)

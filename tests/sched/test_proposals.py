@@ -128,6 +128,23 @@ def test_rows_that_are_left_are_shared_fairly(scheduler):
     assert plan.rows == 18
 
 
+@pytest.mark.parametrize(("most", "drafted"), [(14, [2, 2, 3, 3]), (5, [0, 0, 0, 1]), (4, [0] * 4)])
+def test_a_step_verifies_no_more_rows_than_allowed(scheduler, most, drafted):
+    """What is not verified is proposed again."""
+    running = scheduler(verify_rows=most)
+    plan = begun(running, *(Request(str(i), (1, 2 + i), 50) for i in range(4)))
+    assert [item.proposed for item in plan.items] == drafted
+    assert [item.propose for item in plan.items] == ["chain"] * 4
+
+
+def test_slices_beside_drafts_have_all_rows_that_are_left(scheduler):
+    running = scheduler(verify_rows=8)
+    running.commit(answer(begun(running, Request("a", (1, 2), 50))))
+    running.submit(Request("b", tuple(range(1, 60)), 50))
+    plan = running.plan()
+    assert [item.rows for item in plan.items] == [PROPOSED + 1, 32]
+
+
 def test_usage_counts_proposed_rows(scheduler):
     running = scheduler()
     plan = begun(running, Request("a", (1, 2), 12))

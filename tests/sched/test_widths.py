@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kinfolk.sched.cost_widths import LEAST_PROBE, PROBE, SIZES, CostWidths
+from kinfolk.sched.cost_widths import ASKED_AGAIN, LEAST_PROBE, PROBE, SIZES, CostWidths
 from kinfolk.sched.request import Request, Sequence
 from kinfolk.sched.widths import (
     CHAIN_SOURCE,
@@ -219,3 +219,37 @@ def test_a_step_that_nobody_asks_about_brings_the_next_probe_nearer():
     assert steps == PROBE - 2
     policy.choose(chains([lane], [0]), 64, drafted=False)
     assert policy.propose([Proposable(lane, 4)]) == ["chain"]
+
+
+def test_a_step_without_drafts_whose_time_is_unknown_is_soon_asked_about_again():
+    """Its steps overlap meanwhile, for as long as it takes to time a few."""
+    policy, (lane,) = CostWidths(), sequences(1)
+    policy.choose(chains([lane], [0]), 64, drafted=False)
+    assert policy.propose([Proposable(lane, 4)]) == ["off"]
+    steps = 0
+    while policy.passed():
+        steps += 1
+        policy.timed(1, 1, 1.0, drafted=False, tree=False)
+    assert steps == ASKED_AGAIN
+    policy.choose(chains([lane], [0]), 64, drafted=False)
+    assert policy.propose([Proposable(lane, 4)]) == ["chain"]
+    # Nothing is unknown now.
+    assert all(policy.passed() for _ in range(ASKED_AGAIN + 2))
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3, 40])
+def test_a_step_that_was_held_up_does_not_hide_its_size(slow):
+    """Step number ``slow`` without drafts takes a thousand times as long; drafts do not pay."""
+    world = World([0.1] * 8, base=1.0, row=0.1, draft=0.5)
+    plain = world.time(8, False)
+    steps = 0
+
+    def time(rows, drafted):
+        nonlocal steps
+        steps += rows == 8 and not drafted
+        held_up = rows == 8 and not drafted and steps == slow
+        return World.time(world, rows, drafted) + 1000 * plain * held_up
+
+    world.time = time
+    world.run(60)
+    assert world.run(200) >= 0.85 * 8 / plain

@@ -22,6 +22,9 @@ MIXED_SEQUENCES = (2, 8, 32, 128)
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 """Rows of steps that verify: each has logits."""
 
+MAX_VERIFY_ROWS = ROWS[-1]
+"""A step that verifies more rows is several captured ones, each of which reads all weights."""
+
 MIXED_DRAFTED = (32, 128)
 """Drafted rows of mixed steps, which have as many rows at least."""
 

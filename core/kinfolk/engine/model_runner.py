@@ -116,6 +116,7 @@ class ModelRunner:
             reads=self._readers.chunks is not None,
         )
         self._collected = 0.0
+        self._captures = 0
         self._counters = {"steps": 0, "rows": 0, "decode_steps": 0, "prefill_rows": 0}
         self._executed = ExecutorCounters()
         self.use(loaded)
@@ -244,6 +245,9 @@ class ModelRunner:
         self._count(step.plan)
         now = perf_counter()
         seconds, self._collected = now - max(step.launched, self._collected), now
+        captures, self._captures = self._captures, self.executor.counters.captures
+        if captures != self._captures:
+            seconds = 0.0
         arrived = self.state.take_arrived()
         scores = self._scoring.collect(step.scores)
         readings = tuple(each.collect() for each in step.readings)

@@ -11,6 +11,7 @@ from typing import Any
 from kinfolk.compress.options import CompressionOptions
 from kinfolk.descriptors import ModelCard
 from kinfolk.draft_api import Drafter
+from kinfolk.engine.buckets import MAX_VERIFY_ROWS
 from kinfolk.engine.bundled import bundled_model
 from kinfolk.engine.cards import find_card
 from kinfolk.engine.disk_tier import open_disk
@@ -150,6 +151,7 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         preempt=settings.preempt,
         widths=settings.draft_widths if settings.draft_width is None else "fixed",
         draft_width=settings.draft_width,
+        verify_rows=MAX_VERIFY_ROWS,
     )
 
 

@@ -26,8 +26,8 @@ LEAST_PROBE: Final = 2
 """Rows of a sequence in such a step, or twice as many as seem to pay if that is more."""
 
 SAMPLES: Final = 2
-"""Steps of a size that are timed before its time is trusted, the first of which is not counted: it
-may have compiled or captured something."""
+"""Steps of a size that are timed before its time is trusted; the shortest of them counts, as the
+first may have compiled something."""
 
 SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Sizes that rows and sequences are rounded up to: steps of nearly one size take the same time."""
@@ -38,6 +38,14 @@ source weigh more: they replace a guess."""
 
 TIME_RATE: Final = 0.1
 """Weight of a newly timed step."""
+
+SPIKE: Final = 2.0
+"""A step that takes more than so many times what is usual counts as that many: something else held
+it up. A size that seems slow is not used, so such an error would stay."""
+
+ASKED_AGAIN: Final = SAMPLES + 2
+"""Steps without drafts until the policy asks to be asked again, if their time was not known: the
+last two are under way by then."""
 
 TINY: Final = 1e-6
 """Chances below it are nothing."""
@@ -65,6 +73,7 @@ class CostWidths:
         self._of_sequence: dict[tuple[str, int], _Chances] = {}
         self._times: dict[tuple[int, int, bool, bool], tuple[int, float]] = {}
         self._steps = 0
+        self._ask_at: int | None = None
 
     def choose(self, drafts: Several[Candidate], rows: int, *, drafted: bool) -> list[int]:
         self._steps += 1
@@ -85,6 +94,7 @@ class CostWidths:
         return any(widths)
 
     def propose(self, sequences: Several[Proposable]) -> list[DraftMode]:
+        self._ask_at = None
         chains = [each.candidate(tree=False) for each in sequences]
         trees = [each.candidate(tree=True) for each in sequences]
         if (self._steps + 1) % PROBE == 0:  # the next step probes, chains and trees in turn
@@ -93,6 +103,7 @@ class CostWidths:
         lanes = len(sequences)
         plain = self._time(lanes, lanes, drafted=False, tree=False)
         if plain is None:
+            self._ask_at = self._steps + ASKED_AGAIN
             return ["off"] * lanes
         most, chosen, widths = float(lanes), chains, [0] * lanes
         for drafts in (chains,) if trees == chains else (chains, trees):
@@ -109,6 +120,8 @@ class CostWidths:
         # What the second step from now probes is proposed behind the next one.
         if (self._steps + 2) % PROBE == 0:
             return False
+        if self._ask_at is not None and self._steps >= self._ask_at:
+            return False
         self._steps += 1
         return True
 
@@ -123,9 +136,11 @@ class CostWidths:
     ) -> None:
         key = (_size(rows), _size(sequences), drafted, tree)
         count, usual = self._times.get(key, (0, seconds))
-        # Until a time is trusted, the last one counts.
-        rate = 1.0 if count < SAMPLES else TIME_RATE
-        self._times[key] = (count + 1, usual + rate * (seconds - usual))
+        if count < SAMPLES:
+            usual = min(usual, seconds)
+        else:
+            usual += TIME_RATE * (min(seconds, SPIKE * usual) - usual)
+        self._times[key] = (count + 1, usual)
 
     def release(self, sequence: Sequence) -> None:
         gone = [key for key in self._of_sequence if key[0] == sequence.request.id]

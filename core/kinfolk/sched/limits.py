@@ -26,6 +26,8 @@ class SchedulerLimits:
     widths           how many drafted rows are verified: "fixed" = all, "cost" = as many as pay,
                      "confidence" = as many as the drafter gives a chance
     draft_width      most drafted rows of one sequence to verify; ``None`` = no limit
+    verify_rows      most rows of the sequences that decode or verify in a step with drafts;
+                     ``None`` = no limit
     prefill_share    part of ``step_tokens`` that decoding leaves to prefill when prompts wait
     max_queue        requests that may wait for a slot; ``None`` = any number
     previews         ends of prompts of paged sequences run for their queries before they are read
@@ -48,6 +50,7 @@ class SchedulerLimits:
     host_first: bool = False
     widths: Literal["fixed", "cost", "confidence"] = "fixed"
     draft_width: int | None = None
+    verify_rows: int | None = None
     prefill_share: float = 0.25
     checkpoint_every: int = 0
     vocabulary: int | None = None
@@ -73,6 +76,7 @@ class SchedulerLimits:
             ("proposed_chain", 0 <= self.proposed_chain <= 63, "between 0 and 63"),
             ("proposed_tree", 0 <= self.proposed_tree <= 63, "between 0 and 63"),
             ("draft_width", self.draft_width is None or self.draft_width >= 1, "at least 1"),
+            ("verify_rows", self.verify_rows is None or self.verify_rows >= 1, "at least 1"),
             (
                 "proposed_depth",
                 self.proposed_depth is None or self.proposed_depth >= 1,

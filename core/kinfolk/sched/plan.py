@@ -195,9 +195,10 @@ class ItemResult:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What became of a step: a result for each of its items, and the seconds since the step before,
-    or since its launch if that was later; 0 = not measured. ``arrived``: identities of chunks and
-    checkpoints whose bytes have come to host memory since the step before. ``scores``: one for each
-    of the plan's. ``readings``: one for each of the plan's."""
+    or since its launch if that was later; 0 = not measured, or a step was captured meanwhile.
+    ``arrived``: identities of chunks and checkpoints whose bytes have come to host memory since the
+    step before. ``scores``: one for each of the plan's. ``readings``: one for each of the plan's.
+    """
 
     step_id: int
     results: tuple[ItemResult, ...]

@@ -55,7 +55,7 @@ class StepItems:
             return []
         most = min(rows, self._limits.step_sequences or rows)
         served = turns.front(most, self._paging.waits)
-        left = rows - len(served)
+        left = min(rows, self._limits.verify_rows or rows) - len(served)
         drafts = self._drafts.choose(served, left)
         proposes = self._drafts.proposes(served, drafts)
         items = []
