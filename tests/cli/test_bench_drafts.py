@@ -41,6 +41,7 @@ def test_widths_has_the_rows_asked_for_and_what_a_drafter_adds(kinfolk, model, d
     assert rows[8]["break_even_tokens"] is None  # the drafter has only four tokens
     assert report["drafter"]["chain"] == report["drafter"]["depth"] == 4
     assert report["drafter"]["off_step_milliseconds"] > 0
+    assert report["drafter"]["without_step_milliseconds"] > 0
     assert report["workload"]["prompt"] == 9
     # One step of the warm-up and one of the repeat for each token but the first.
     assert report["engine"]["eager_steps"] == 0

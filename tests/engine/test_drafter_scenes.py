@@ -8,6 +8,7 @@ import drafter_scenes as scenes
 import pytest
 import torch
 from executor_scenes import Side, assert_same
+from joint_scenes import JointLaw, three_tokens_have_the_joint_law
 
 from kinfolk.engine.buckets import Bucket
 from kinfolk.engine.cuda_graph import EagerCapture
@@ -51,6 +52,11 @@ def test_kernels_are_compiled_without_a_look_at_what_they_would_write(models, mo
     with torch.inference_mode():
         executor.capture_whole(StepKind.of(bucket, SamplingKind(True, 0))).replay()
     assert not executor.drafting.store.length.any()
+
+
+def test_three_tokens_have_the_joint_chances_of_the_bundled_model(models):
+    """Few draws, which tell a law only from one that is far from it."""
+    three_tokens_have_the_joint_law(models, JointLaw(models), "chain", draws=40, wrong=0.9)
 
 
 def test_another_token_than_the_best_is_no_tie(models, text):

@@ -28,10 +28,18 @@ from executor_scenes import (
     verify_beside_others,
 )
 
-from kinfolk.engine.buckets import LARGE_ROWS, STORES, Bucket, Buckets
+from kinfolk.engine.buckets import (
+    LARGE_ROWS,
+    MAX_VERIFY_ROWS,
+    STORES,
+    Bucket,
+    Buckets,
+    usual_draft,
+)
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import EngineError
 from kinfolk.plans import PoolRule, SlotMapping
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
@@ -353,7 +361,13 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets().smallest([decode, draft]) == Bucket("verify", 8, 2, 16, drafted=8)
     slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)
     assert Buckets().smallest([decode, slice]) == Bucket("mixed", 96, 2, long=1)
-    assert Buckets().smallest([draft, slice]) == Bucket("mixed", 96, 2, 16, drafted=32, long=1)
+    few = Buckets(slots=4)
+    assert few.smallest([draft, slice]) == Bucket("mixed", 96, 8, 16, drafted=32, long=1)
+    assert few.smallest([draft] * 3) == Bucket("verify", 16, 4, 16, drafted=16)
+    assert Buckets(slots=48).smallest([draft] * 9) == Bucket("verify", 48, 32, 16, drafted=48)
+    assert Buckets(slots=48).smallest([draft] * 4) == Bucket("verify", 24, 8, 16, drafted=24)
+    one = replace(decode, kind=ItemKind.VERIFY, tokens=(1,) * 2)
+    assert few.smallest([one]) == Bucket("verify", 2, 1, 4, drafted=2)
     stored = replace(decode, stores=((1, 5),))
     assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
     long = replace(slice, tokens=(1,) * 600)
@@ -362,6 +376,27 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets(large=8).smallest([long, stored]) == Bucket("mixed", 768, 8, long=7)
     assert Buckets(large=8).smallest([long, draft]) is None
     assert Buckets(large=8).smallest([long, *[decode] * 8]) is None
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 5, 8, 12, 32])
+@pytest.mark.parametrize(("chain", "tree"), [(15, 0), (15, 32), (0, 20), (3, 0)])
+def test_every_step_of_proposed_drafts_is_likely(slots, chain, tree):
+    """So a server that has begun captures nothing for them."""
+    limits = SchedulerLimits(slots, 600, 512, 256, max_draft=0, proposed_chain=chain)
+    limits = replace(limits, proposed_tree=tree)
+    sizes = Buckets(drafted=usual_draft(0, chain, tree), slots=slots)
+    likely = set(sizes.likely(limits))
+    decode = Item(None, "", ItemKind.DECODE, (1,), 0)
+    source = random.Random(slots)
+    for _ in range(400):
+        mode = source.choice([width for width in (chain, tree) if width])
+        left, items = MAX_VERIFY_ROWS - slots, []
+        for _ in range(source.randint(1, slots)):
+            width = min(source.randint(0, mode), left)
+            left -= width
+            kind = ItemKind.VERIFY if width else ItemKind.DECODE
+            items.append(replace(decode, kind=kind, proposed=width, tree=mode == tree))
+        assert sizes.smallest(items) in likely
 
 
 def test_items_without_room_in_one_bucket_are_divided_in_order():

@@ -10,6 +10,7 @@ import drafter_scenes as scenes
 import numpy as np
 import pytest
 import torch
+from joint_scenes import JointLaw, three_tokens_have_the_joint_law
 
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.cuda_graph import CudaCapture, EagerCapture
@@ -89,3 +90,13 @@ def test_two_hundred_steps_capture_allocate_and_wait_no_more(models, text, name)
 def test_a_drafter_is_trained_and_its_drafts_are_kept(models, kind):
     """Thirty tokens take 29 steps without drafts, and 8 with drafts that are all right."""
     assert scenes.a_trained_drafter_is_kept(models, kind, steps=150) < 18
+
+
+@pytest.fixture(scope="module")
+def law(models):
+    return JointLaw(models)
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+def test_three_tokens_have_the_joint_chances_of_the_bundled_model(models, law, mode):
+    three_tokens_have_the_joint_law(models, law, mode, draws=20_000, wrong=0.55)

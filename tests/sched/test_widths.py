@@ -253,3 +253,17 @@ def test_a_step_that_was_held_up_does_not_hide_its_size(slow):
     world.time = time
     world.run(60)
     assert world.run(200) >= 0.85 * 8 / plain
+
+
+def test_a_tree_is_not_tried_where_it_is_expected_to_keep_what_a_chain_does():
+    """Its steps would have to be captured first. Probes tell what it keeps."""
+    policy, (lane,) = CostWidths(), sequences(1)
+    learned(policy, lane, CHAIN_SOURCE, 7, 3)
+    for rows in SIZES[:6]:
+        for _ in range(3):
+            policy.timed(rows, 1, 1.0, drafted=False, tree=False)
+            policy.timed(rows, 1, 1.1, drafted=True, tree=False)
+    policy.choose([], 0, drafted=False)
+    assert policy.propose([Proposable(lane, 7, 7)]) == ["chain"]
+    learned(policy, lane, TREE_SOURCE, 7, 5)
+    assert policy.propose([Proposable(lane, 7, 7)]) == ["tree"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections import deque
 from dataclasses import replace
+from itertools import islice
 
 import mtp_bench
 import torch
@@ -158,14 +160,22 @@ def requests_of(text, vocabulary, count=4, new=40):
     ]
 
 
-def answers(loaded, requests):
+def answers(loaded, requests, slots=4):
     """The tokens of requests that run at once, their usages, and the engine's counts."""
     limits = SchedulerLimits(
-        slots=4, context=LONGEST, step_tokens=128, slice=32, vocabulary=loaded.info.vocabulary
+        slots=slots,
+        context=LONGEST,
+        step_tokens=32 * slots,
+        slice=32,
+        vocabulary=loaded.info.vocabulary,
     )
     with Engine(loaded, limits) as engine:
-        tickets = [engine.submit(request) for request in requests]
-        events = [list(ticket) for ticket in tickets]
+        # Of very many, few wait at a time: a step takes longer with a long queue.
+        left, events = iter(requests), []
+        tickets = deque(map(engine.submit, islice(left, 4 * slots)))
+        while tickets:
+            events.append(list(tickets.popleft()))
+            tickets.extend(map(engine.submit, islice(left, 1)))
         stats = engine.stats()
         assert engine.uncapturable_ops() == {}
     assert all(found[-1].error is None for found in events)

@@ -17,13 +17,21 @@ SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 """Sequences of steps that only decode or verify."""
 
 MIXED_SEQUENCES = (2, 8, 32, 128)
-"""Sequences of steps with slices of prompts: fewer sizes, as their rows have many."""
+"""Sequences of steps with slices of prompts: fewer sizes, as their rows have many. If something is
+drafted in them, too, they have room for all slots."""
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 """Rows of steps that verify: each has logits."""
 
 MAX_VERIFY_ROWS = ROWS[-1]
 """A step that verifies more rows is several captured ones, each of which reads all weights."""
+
+VERIFY_SEQUENCES = (1, *MIXED_SEQUENCES)
+"""Sequences of steps that verify. A sequence that is not there costs little, and how many there are
+changes with every request that begins or ends."""
+
+VERIFY_ROWS = tuple(size for size in ROWS if size >= 8)
+"""Rows of steps that verify for several sequences."""
 
 MIXED_DRAFTED = (32, 128)
 """Drafted rows of mixed steps, which have as many rows at least."""
@@ -76,6 +84,12 @@ class Bucket:
         return f"{self.kind}: {self.rows} rows, {self.sequences} sequences{more}"
 
     @property
+    def samples_greedy_rows(self) -> bool:
+        """Whether greedy rows are sampled as others are. Fewer kinds are fewer captures: in a mixed
+        step, or one that verifies for several sequences, sampling is a small part of the time."""
+        return self.kind == "mixed" or (self.kind == "verify" and self.sequences > 1)
+
+    @property
     def traits(self) -> LaunchTraits:
         most = self.width
         if self.kind == "mixed":
@@ -125,6 +139,7 @@ class Buckets:
     most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
     drafted: int = 0
     large: int = 0
+    slots: int = SEQUENCES[-1]
 
     @classmethod
     def of(
@@ -137,8 +152,8 @@ class Buckets:
         # Attention decodes the whole context of a slice from a quantised format to plain numbers,
         # so the memory of a captured step has room for one context.
         if state.coded:
-            return cls(least, 1, drafted, large)
-        return cls(least, drafted=drafted, large=large)
+            return cls(least, 1, drafted, large, slots)
+        return cls(least, drafted=drafted, large=large, slots=slots)
 
     def smallest(self, items: Sequence[Item]) -> Bucket | None:
         """The smallest bucket for ``items``; ``None`` if there is none."""
@@ -152,15 +167,20 @@ class Buckets:
         width = _next_size(max(*drafted, self.drafted + 1), WIDTHS) if drafted else 1
         if any(item.of_prompt or item.stores for item in items):
             return self._mixed(items, rows, width, trees, sum(drafted))
-        sequences = _next_size(max(len(items), self.least), SEQUENCES)
-        if sequences is None or width is None:
-            return None
         if not drafted:
-            return Bucket("decode", sequences, sequences)
-        bucket_rows = _next_size(max(rows, self.least), ROWS)
-        if bucket_rows is None:
+            sequences = _next_size(max(len(items), self.least), SEQUENCES)
+            return None if sequences is None else Bucket("decode", sequences, sequences)
+        several = len(items) > 1
+        bucket_rows = _next_size(rows, VERIFY_ROWS if several else ROWS)
+        sequences = _next_size(len(items), VERIFY_SEQUENCES)
+        if bucket_rows is None or sequences is None or width is None:
             return None
+        sequences = self._verify_sequences(sequences, bucket_rows)
         return Bucket("verify", bucket_rows, sequences, width, trees, bucket_rows)
+
+    def _verify_sequences(self, sequences: int, rows: int) -> int:
+        most = _next_size(min(self.slots, SEQUENCES[-1]), SEQUENCES) or SEQUENCES[-1]
+        return min(sequences, most, rows)
 
     def _mixed(
         self, items: Sequence[Item], rows: int, width: int | None, trees: bool, drafted: int
@@ -168,7 +188,8 @@ class Buckets:
         if rows > MIXED_ROWS[-1]:
             return None if drafted else self._large(items, rows)
         bucket_rows = _next_size(rows, MIXED_ROWS)
-        sequences = _next_size(len(items), MIXED_SEQUENCES)
+        several = max(len(items), min(self.slots, MIXED_SEQUENCES[-1])) if drafted else len(items)
+        sequences = _next_size(several, MIXED_SEQUENCES)
         bucket_drafted = _next_size(drafted, MIXED_DRAFTED) if drafted else 0
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
@@ -194,34 +215,36 @@ class Buckets:
         largest = _next_size(min(slots, SEQUENCES[-1]), SEQUENCES)
         sequences += [] if largest is None else [largest]
         yield from (Bucket("decode", n, n) for n in sequences)
-        if limits.proposed:
-            yield from self._likely_proposed(limits, sequences)
+        if limits.proposed_chain:
+            yield from self._likely_verify(limits.proposed_chain, slots)
         if limits.previews:
             yield Bucket("mixed", MAX_SHORT_ROWS, 2, WIDTHS[-1], drafted=MAX_SHORT_ROWS)
         yield from self._likely_mixed(limits, slots)
         if limits.max_draft > limits.proposed_chain:
-            few = [n for n in sequences if n <= MAX_HOST_SEQUENCES]
-            yield from self._likely_verify(limits.max_draft, few)
+            yield from self._likely_verify(limits.max_draft, min(slots, MAX_HOST_SEQUENCES))
+        if limits.proposed_tree:
+            yield from self._likely_verify(limits.proposed_tree, slots, trees=True)
         if self.large and limits.step_tokens > MIXED_ROWS[-1]:
             yield from self._likely_large(limits.step_tokens)
 
-    def _likely_proposed(
-        self, limits: SchedulerLimits, sequences: Sequence[int]
-    ) -> Iterator[Bucket]:
-        """The buckets of steps that verify what the device proposes, chains before trees."""
-        for rows, trees in ((limits.proposed_chain, False), (limits.proposed_tree, True)):
-            if rows:
-                yield from self._likely_verify(rows, sequences, trees=trees)
+    def _likely_verify(self, drafted: int, slots: int, *, trees: bool = False) -> Iterator[Bucket]:
+        """Those of steps that verify up to so many drafted rows of each sequence."""
+        found: dict[Bucket, None] = {}
+        for size in VERIFY_SEQUENCES[: bisect_left(VERIFY_SEQUENCES, slots) + 1]:
+            sizes = ROWS[1:] if size == 1 else VERIFY_ROWS
+            most, smaller = bisect_left(sizes, min(size, slots) * (drafted + 1)), 1
+            for rows in sizes[: most + 1]:
+                sequences = self._verify_sequences(size, rows)
+                least = smaller + 1 if size == 1 else 2
+                for width in self._widths(least, min(rows, drafted + 1)):
+                    found[Bucket("verify", rows, sequences, width, trees, rows)] = None
+                smaller = rows
+        yield from found
 
-    def _likely_verify(
-        self, drafted: int, sequences: Sequence[int], *, trees: bool = False
-    ) -> Iterator[Bucket]:
-        most = drafted + 1
-        width = _next_size(max(most, self.drafted + 1), WIDTHS) or WIDTHS[-1]
-        for n in sequences:
-            for rows in ROWS:
-                if rows > 1 and n <= rows <= 2 * n * most:
-                    yield Bucket("verify", rows, n, width, trees, rows)
+    def _widths(self, least: int, most: int) -> Sequence[int]:
+        """The widths of steps whose widest sequence has ``least`` to ``most`` rows."""
+        first, last = (bisect_left(WIDTHS, max(rows, self.drafted + 1)) for rows in (least, most))
+        return WIDTHS[first : last + 1]
 
     def _likely_mixed(self, limits: SchedulerLimits, slots: int) -> Iterator[Bucket]:
         largest_rows = _next_size(min(limits.step_tokens, MIXED_ROWS[-1]), MIXED_ROWS)
@@ -239,8 +262,7 @@ class Buckets:
                 most = _next_size(slots * (drafted + 1), MIXED_DRAFTED)
                 used = [n for n in MIXED_DRAFTED if n <= (most or MIXED_DRAFTED[-1])]
                 for among in dict.fromkeys(min(n, rows) for n in used):
-                    for n in sizes:
-                        yield Bucket("mixed", rows, n, width, trees, among, long)
+                    yield Bucket("mixed", rows, sizes[-1], width, trees, among, long)
 
     def _likely_large(self, step_tokens: int) -> Iterator[Bucket]:
         most = _next_size(step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
@@ -287,8 +309,8 @@ def wanted_captures(
     previews: bool = False,
 ) -> int:
     """The number of captured steps that these limits make likely, with drafts of so many tokens of
-    the host and chains and trees of the device, and with ``previews`` of ends of prompts: all but
-    mixed ones are captured twice, greedy and sampled."""
+    the host and chains and trees of the device, and with ``previews`` of ends of prompts: twice, if
+    greedy rows are not sampled as others are."""
     limits = SchedulerLimits(
         slots,
         2,
@@ -300,9 +322,9 @@ def wanted_captures(
         previews=previews,
     )
     large = large_sequences(slots, slice_rows)
-    buckets = Buckets(drafted=usual_draft(host, chain, tree), large=large)
-    kinds = [bucket.kind for bucket in buckets.likely(limits)]
-    return 2 * len(kinds) - kinds.count("mixed")
+    buckets = Buckets(drafted=usual_draft(host, chain, tree), large=large, slots=slots)
+    likely = list(buckets.likely(limits))
+    return 2 * len(likely) - sum(bucket.samples_greedy_rows for bucket in likely)
 
 
 def usual_draft(host: int, chain: int, tree: int) -> int:

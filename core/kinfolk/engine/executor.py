@@ -233,9 +233,8 @@ class StepKind:
 
     @classmethod
     def of(cls, bucket: Bucket, sampling: SamplingKind, *, keeps_logits: bool = False) -> StepKind:
-        """The kind for steps with this sampling. Fewer kinds are fewer captures: in a mixed step,
-        sampling is a small part of the time, so greedy rows are sampled as others are."""
-        greedy = sampling.greedy and bucket.kind != "mixed"
+        """The kind for steps with this sampling."""
+        greedy = sampling.greedy and not bucket.samples_greedy_rows
         return cls(bucket, SamplingKind(greedy, 0, sampling.edited), keeps_logits)
 
 

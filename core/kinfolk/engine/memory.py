@@ -18,7 +18,7 @@ step of about 1000 launches."""
 LAYER_LAUNCHES = 18
 """Launches of a layer, about."""
 
-CAPTURE_SHARE = 0.025
+CAPTURE_SHARE = 0.04
 """Most of a device's memory for the launches of captured steps: with less, fewer are kept."""
 
 FEWEST_CAPTURES = 8

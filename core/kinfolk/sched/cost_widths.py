@@ -17,7 +17,14 @@ from typing import Final
 
 from kinfolk.sched.draft_counts import DraftMode
 from kinfolk.sched.request import Sequence
-from kinfolk.sched.widths import TREE_SOURCE, Candidate, FixedWidths, Proposable, mode_of
+from kinfolk.sched.widths import (
+    CHAIN_SOURCE,
+    TREE_SOURCE,
+    Candidate,
+    FixedWidths,
+    Proposable,
+    mode_of,
+)
 
 PROBE: Final = 64
 """Every so many steps, more rows are verified than pay: what is not tried is not learned."""
@@ -105,13 +112,14 @@ class CostWidths:
         if plain is None:
             self._ask_at = self._steps + ASKED_AGAIN
             return ["off"] * lanes
-        most, chosen, widths = float(lanes), chains, [0] * lanes
+        most, chosen, widths = lanes / plain, chains, [0] * lanes
         for drafts in (chains,) if trees == chains else (chains, trees):
-            value, found = self._best(drafts, sum(draft.rows for draft in drafts), drafted=True)
+            rows = sum(draft.rows for draft in drafts)
+            value, found = self._best(drafts, rows, drafted=True, bar=most)
             if value == inf:
                 return [mode_of(draft) for draft in drafts]
-            if value * plain > most:
-                most, chosen, widths = value * plain, drafts, found
+            if value > most:
+                most, chosen, widths = value, drafts, found
         return [
             mode_of(draft) if width else "off" for draft, width in zip(chosen, widths, strict=True)
         ]
@@ -128,7 +136,13 @@ class CostWidths:
     def verified(self, draft: Candidate, path: Several[int]) -> None:
         kept = set(path)
         usual = self._usual_of(draft)
-        for chances in (self._chances(draft), usual):
+        key = (draft.sequence.request.id, draft.source)
+        own = self._of_sequence.get(key)
+        if own is None:
+            # Those of a sequence begin as the usual ones.
+            own = self._of_sequence[key] = _Chances(list(usual.of_rows), usual.count)
+        own.reach(draft.rows)
+        for chances in (own, usual):
             chances.learn(draft.rows, kept)
 
     def timed(
@@ -149,18 +163,19 @@ class CostWidths:
 
     def _usual_of(self, draft: Candidate) -> _Chances:
         usual = self._usual.setdefault(draft.source, _Chances([]))
+        if not usual.count and draft.source == TREE_SOURCE and CHAIN_SOURCE in self._usual:
+            # A tree that was never verified is expected to keep what chains do.
+            usual.of_rows = list(self._usual[CHAIN_SOURCE].of_rows)
         usual.reach(draft.rows)
         return usual
 
     def _chances(self, draft: Candidate) -> _Chances:
-        """Those of a sequence, which begin as the usual ones."""
-        usual = self._usual_of(draft)
-        key = (draft.sequence.request.id, draft.source)
-        chances = self._of_sequence.get(key)
-        if chances is None:
-            chances = self._of_sequence[key] = _Chances(list(usual.of_rows), usual.count)
-        chances.reach(draft.rows)
-        return chances
+        """Those of the sequence, or the usual ones if nothing of it was verified yet."""
+        own = self._of_sequence.get((draft.sequence.request.id, draft.source))
+        if own is None:
+            return self._usual_of(draft)
+        own.reach(draft.rows)
+        return own
 
     def _time(self, rows: int, sequences: int, *, drafted: bool, tree: bool) -> float | None:
         """The time of a step in seconds, ``None`` if it is not known."""
@@ -169,10 +184,10 @@ class CostWidths:
         return seconds if count >= SAMPLES else None
 
     def _best(
-        self, drafts: Several[Candidate], rows: int, *, drafted: bool
+        self, drafts: Several[Candidate], rows: int, *, drafted: bool, bar: float = 0.0
     ) -> tuple[float, list[int]]:
         """Expected tokens a second, and the widths that give them; infinity to try the size that
-        may be the best, by the least time that it is expected to take."""
+        may be the best, and more than ``bar``, by the least time that it is expected to take."""
         lanes = len(drafts)
         gains = []
         for lane, draft in enumerate(drafts):
@@ -207,7 +222,7 @@ class CostWidths:
             least, least_rows = max(least, seconds), lanes + count
             if expected > best * seconds:
                 best, taken = expected / seconds, count
-        if hope > best:
+        if hope > max(best, bar):
             return inf, _counts(gains[:promising], lanes)
         return best, _counts(gains[:taken], lanes)
 
