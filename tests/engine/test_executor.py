@@ -389,9 +389,10 @@ def test_every_step_of_proposed_drafts_is_likely(slots, chain, tree):
     decode = Item(None, "", ItemKind.DECODE, (1,), 0)
     source = random.Random(slots)
     for _ in range(400):
-        mode = source.choice([width for width in (chain, tree) if width])
+        count = source.randint(1, slots)
+        mode = chain if chain and count > 1 else source.choice([chain or tree, tree or chain])
         left, items = MAX_VERIFY_ROWS - slots, []
-        for _ in range(source.randint(1, slots)):
+        for _ in range(count):
             width = min(source.randint(0, mode), left)
             left -= width
             kind = ItemKind.VERIFY if width else ItemKind.DECODE

@@ -267,3 +267,20 @@ def test_a_tree_is_not_tried_where_it_is_expected_to_keep_what_a_chain_does():
     assert policy.propose([Proposable(lane, 7, 7)]) == ["chain"]
     learned(policy, lane, TREE_SOURCE, 7, 5)
     assert policy.propose([Proposable(lane, 7, 7)]) == ["tree"]
+
+
+def test_several_sequences_have_chains():
+    """But for requests that ask for trees, which have no chain to propose."""
+    policy, lanes = CostWidths(), sequences(2)
+    for lane in lanes:
+        learned(policy, lane, CHAIN_SOURCE, 7, 3)
+        learned(policy, lane, TREE_SOURCE, 7, 6)
+    for rows in SIZES[:6]:
+        for _ in range(3):
+            policy.timed(rows, 2, 1.0, drafted=False, tree=False)
+            policy.timed(rows, 2, 1.1, drafted=True, tree=False)
+            policy.timed(rows, 2, 1.1, drafted=True, tree=True)
+    policy.choose([], 0, drafted=False)
+    first, second = lanes
+    assert policy.propose([Proposable(lane, 7, 7) for lane in lanes]) == ["chain", "chain"]
+    assert policy.propose([Proposable(first, 7), Proposable(second, 0, 7)]) == ["chain", "tree"]

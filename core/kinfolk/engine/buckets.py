@@ -223,7 +223,9 @@ class Buckets:
         if limits.max_draft > limits.proposed_chain:
             yield from self._likely_verify(limits.max_draft, min(slots, MAX_HOST_SEQUENCES))
         if limits.proposed_tree:
-            yield from self._likely_verify(limits.proposed_tree, slots, trees=True)
+            # By cost, several sequences have chains where there are any.
+            most = 1 if limits.proposed_chain else slots
+            yield from self._likely_verify(limits.proposed_tree, most, trees=True)
         if self.large and limits.step_tokens > MIXED_ROWS[-1]:
             yield from self._likely_large(limits.step_tokens)
 

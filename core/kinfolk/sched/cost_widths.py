@@ -84,8 +84,11 @@ class CostWidths:
 
     def choose(self, drafts: Several[Candidate], rows: int, *, drafted: bool) -> list[int]:
         self._steps += 1
-        _, widths = self._best(drafts, rows, drafted=drafted)
-        if self._steps % PROBE:
+        probes = self._steps % PROBE == 0
+        # A probe tries more rows than pay, so it tries no size beyond that.
+        bar = inf if probes else 0.0
+        _, widths = self._best(drafts, rows, drafted=drafted, bar=bar)
+        if not probes:
             return widths
         wider = [
             Candidate(draft.sequence, min(draft.rows, max(LEAST_PROBE, 2 * width)))
@@ -102,12 +105,13 @@ class CostWidths:
 
     def propose(self, sequences: Several[Proposable]) -> list[DraftMode]:
         self._ask_at = None
+        lanes = len(sequences)
         chains = [each.candidate(tree=False) for each in sequences]
-        trees = [each.candidate(tree=True) for each in sequences]
+        # The rows of a step are few where sequences share them, and those of chains come first.
+        trees = chains if lanes > 1 else [each.candidate(tree=True) for each in sequences]
         if (self._steps + 1) % PROBE == 0:  # the next step probes, chains and trees in turn
             every_other = (self._steps + 1) // PROBE % 2
             return [mode_of(draft) for draft in (chains if every_other else trees)]
-        lanes = len(sequences)
         plain = self._time(lanes, lanes, drafted=False, tree=False)
         if plain is None:
             self._ask_at = self._steps + ASKED_AGAIN
