@@ -372,6 +372,6 @@ def test_work_space_grows_with_the_rows_of_a_step_and_of_logits():
 
 def test_a_small_device_keeps_fewer_captured_steps():
     counts = [most_captures(gib * 2**30, 64, 61) for gib in (1, 24, 48, 80, 141)]
-    assert counts == [FEWEST_CAPTURES, 13, 27, 45, 61]
+    assert counts == [FEWEST_CAPTURES, FEWEST_CAPTURES, 17, 45, 61]
     assert wanted_captures(64, 4096, 2048) == 61
     assert wanted_captures(64, 6144, 4096) == 73

@@ -284,3 +284,16 @@ def test_several_sequences_have_chains():
     first, second = lanes
     assert policy.propose([Proposable(lane, 7, 7) for lane in lanes]) == ["chain", "chain"]
     assert policy.propose([Proposable(first, 7), Proposable(second, 0, 7)]) == ["chain", "tree"]
+
+
+def test_drafts_of_several_sequences_must_give_some_more_than_steps_without():
+    for count, mode in ((1, "chain"), (4, "off")):
+        policy, lanes = CostWidths(), sequences(count)
+        for lane in lanes:
+            learned(policy, lane, CHAIN_SOURCE, 1, 1)
+        for rows in SIZES:
+            for _ in range(3):
+                policy.timed(rows, count, 1.0, drafted=False, tree=False)
+                policy.timed(rows, count, 1.95, drafted=True, tree=False)
+        policy.choose([], 0, drafted=False)
+        assert policy.propose([Proposable(lane, 1) for lane in lanes]) == [mode] * count

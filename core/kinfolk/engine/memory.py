@@ -18,8 +18,14 @@ step of about 1000 launches."""
 LAYER_LAUNCHES = 18
 """Launches of a layer, about."""
 
-CAPTURE_SHARE = 0.04
+CAPTURE_SHARE = 0.025
 """Most of a device's memory for the launches of captured steps: with less, fewer are kept."""
+
+LARGE_CAPTURE_SHARE = 0.04
+"""The same of a device with ``LARGE_DEVICE`` bytes, which has some to spare: on smaller ones each
+captured step takes the memory of some thousand positions."""
+
+LARGE_DEVICE = 64 * 2**30
 
 FEWEST_CAPTURES = 8
 
@@ -207,7 +213,8 @@ def work_bytes(
 
 def most_captures(usable: int, layers: int, wanted: int) -> int:
     """How many captured steps of a model of ``layers`` layers are kept, at most ``wanted``."""
-    fitting = int(usable * CAPTURE_SHARE) // _capture_bytes(layers)
+    share = LARGE_CAPTURE_SHARE if usable >= LARGE_DEVICE else CAPTURE_SHARE
+    fitting = int(usable * share) // _capture_bytes(layers)
     return min(wanted, max(FEWEST_CAPTURES, fitting))
 
 

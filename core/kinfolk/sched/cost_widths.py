@@ -54,6 +54,10 @@ ASKED_AGAIN: Final = SAMPLES + 2
 """Steps without drafts until the policy asks to be asked again, if their time was not known: the
 last two are under way by then."""
 
+UNEVEN: Final = 1.05
+"""What drafts of several sequences must give, times what steps without drafts do. Sequences that
+began together end at different times with drafts, so the last ones have steps of few rows."""
+
 TINY: Final = 1e-6
 """Chances below it are nothing."""
 
@@ -116,7 +120,8 @@ class CostWidths:
         if plain is None:
             self._ask_at = self._steps + ASKED_AGAIN
             return ["off"] * lanes
-        most, chosen, widths = lanes / plain, chains, [0] * lanes
+        most = lanes / plain * (UNEVEN if lanes > 1 else 1.0)
+        chosen, widths = chains, [0] * lanes
         for drafts in (chains,) if trees == chains else (chains, trees):
             rows = sum(draft.rows for draft in drafts)
             value, found = self._best(drafts, rows, drafted=True, bar=most)
