@@ -400,6 +400,28 @@ def test_every_step_of_proposed_drafts_is_likely(slots, chain, tree):
         assert sizes.smallest(items) in likely
 
 
+@pytest.mark.parametrize("slots", [1, 2, 4, 5, 8, 12, 40])
+def test_ends_of_prompts_that_run_for_their_queries_are_likely(slots):
+    limits = SchedulerLimits(slots, 600, 512, 256, max_draft=0, previews=True)
+    sizes = Buckets(slots=slots)
+    likely = set(sizes.likely(limits))
+    preview = Item(None, "", ItemKind.PREVIEW, (1,) * 8, 0, sample=False)
+    for count in range(1, min(slots, 8) + 1):
+        assert sizes.smallest([preview] * count) in likely
+
+
+@pytest.mark.parametrize("slots", [2, 4, 8, 12, 40])
+def test_slices_beside_proposed_chains_are_likely(slots):
+    limits = SchedulerLimits(slots, 600, 512, 256, max_draft=0, proposed_chain=15)
+    sizes = Buckets(drafted=15, slots=slots)
+    likely = set(sizes.likely(limits))
+    draft = Item(None, "", ItemKind.VERIFY, (1,), 0, proposed=3)
+    for drafts in range(1, min(slots, 32)):
+        for rows in (2, 20, 70, 250):
+            slice = replace(draft, kind=ItemKind.PREFILL, tokens=(1,) * rows, proposed=0)
+            assert sizes.smallest([draft] * drafts + [slice]) in likely
+
+
 def test_items_without_room_in_one_bucket_are_divided_in_order():
     decode = Item(None, "", ItemKind.DECODE, (1,), 0)
     slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)

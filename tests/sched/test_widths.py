@@ -175,6 +175,17 @@ def test_by_confidence_a_chain_ends_where_its_drafter_doubts():
     assert policy.choose(drafts[:1], 20, drafted=True) == [4]
 
 
+def time_steps(policy, lanes, plain, drafted, tree=None, sizes=SIZES[:6]):
+    """Have steps of all sizes take so long: without a draft, behind one, and with a tree."""
+    for rows in sizes:
+        for _ in range(3):
+            policy.timed(rows, lanes, plain, drafted=False, tree=False)
+            policy.timed(rows, lanes, drafted, drafted=True, tree=False)
+            if tree is not None:
+                policy.timed(rows, lanes, tree, drafted=True, tree=True)
+    policy.choose([], 0, drafted=False)
+
+
 def learned(policy, lane, source, rows, kept, times=200):
     for _ in range(times):
         policy.verified(Candidate(lane, rows, source), range(1, kept + 1))
@@ -202,12 +213,7 @@ def test_a_tree_is_proposed_where_it_pays(gain):
     learned(policy, lane, CHAIN_SOURCE, 7, 3)
     for _ in range(200):
         policy.verified(Candidate(lane, 15, TREE_SOURCE), range(1, 4 + gain))
-    for rows in SIZES[:6]:
-        for _ in range(3):
-            policy.timed(rows, 1, 1.0, drafted=False, tree=False)
-            policy.timed(rows, 1, 1.1, drafted=True, tree=False)
-            policy.timed(rows, 1, 1.3, drafted=True, tree=True)
-    policy.choose([], 0, drafted=False)
+    time_steps(policy, 1, 1.0, 1.1, 1.3)
     assert policy.propose([Proposable(lane, 7, 15)]) == ["tree" if gain else "chain"]
 
 
@@ -259,11 +265,7 @@ def test_a_tree_is_not_tried_where_it_is_expected_to_keep_what_a_chain_does():
     """Its steps would have to be captured first. Probes tell what it keeps."""
     policy, (lane,) = CostWidths(), sequences(1)
     learned(policy, lane, CHAIN_SOURCE, 7, 3)
-    for rows in SIZES[:6]:
-        for _ in range(3):
-            policy.timed(rows, 1, 1.0, drafted=False, tree=False)
-            policy.timed(rows, 1, 1.1, drafted=True, tree=False)
-    policy.choose([], 0, drafted=False)
+    time_steps(policy, 1, 1.0, 1.1)
     assert policy.propose([Proposable(lane, 7, 7)]) == ["chain"]
     learned(policy, lane, TREE_SOURCE, 7, 5)
     assert policy.propose([Proposable(lane, 7, 7)]) == ["tree"]
@@ -275,12 +277,7 @@ def test_several_sequences_have_chains():
     for lane in lanes:
         learned(policy, lane, CHAIN_SOURCE, 7, 3)
         learned(policy, lane, TREE_SOURCE, 7, 6)
-    for rows in SIZES[:6]:
-        for _ in range(3):
-            policy.timed(rows, 2, 1.0, drafted=False, tree=False)
-            policy.timed(rows, 2, 1.1, drafted=True, tree=False)
-            policy.timed(rows, 2, 1.1, drafted=True, tree=True)
-    policy.choose([], 0, drafted=False)
+    time_steps(policy, 2, 1.0, 1.1, 1.1)
     first, second = lanes
     assert policy.propose([Proposable(lane, 7, 7) for lane in lanes]) == ["chain", "chain"]
     assert policy.propose([Proposable(first, 7), Proposable(second, 0, 7)]) == ["chain", "tree"]
@@ -291,9 +288,5 @@ def test_drafts_of_several_sequences_must_give_some_more_than_steps_without():
         policy, lanes = CostWidths(), sequences(count)
         for lane in lanes:
             learned(policy, lane, CHAIN_SOURCE, 1, 1)
-        for rows in SIZES:
-            for _ in range(3):
-                policy.timed(rows, count, 1.0, drafted=False, tree=False)
-                policy.timed(rows, count, 1.95, drafted=True, tree=False)
-        policy.choose([], 0, drafted=False)
+        time_steps(policy, count, 1.0, 1.95, sizes=SIZES)
         assert policy.propose([Proposable(lane, 1) for lane in lanes]) == [mode] * count

@@ -14,7 +14,7 @@ from kinfolk.state.state import State
 from kinfolk_kernels.row_layout import MAX_SHORT_ROWS, LaunchTraits
 
 SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-"""Sequences of steps that only decode or verify."""
+"""Sequences of steps that only decode."""
 
 MIXED_SEQUENCES = (2, 8, 32, 128)
 """Sequences of steps with slices of prompts: fewer sizes, as their rows have many. If something is
@@ -179,6 +179,7 @@ class Buckets:
         return Bucket("verify", bucket_rows, sequences, width, trees, bucket_rows)
 
     def _verify_sequences(self, sequences: int, rows: int) -> int:
+        """``sequences``, of ``VERIFY_SEQUENCES``, but no more than the slots or the rows need."""
         most = _next_size(min(self.slots, SEQUENCES[-1]), SEQUENCES) or SEQUENCES[-1]
         return min(sequences, most, rows)
 
@@ -188,8 +189,8 @@ class Buckets:
         if rows > MIXED_ROWS[-1]:
             return None if drafted else self._large(items, rows)
         bucket_rows = _next_size(rows, MIXED_ROWS)
-        several = max(len(items), min(self.slots, MIXED_SEQUENCES[-1])) if drafted else len(items)
-        sequences = _next_size(several, MIXED_SEQUENCES)
+        all_slots = min(self.slots, MIXED_SEQUENCES[-1])
+        sequences = _next_size(max(len(items), all_slots if drafted else 1), MIXED_SEQUENCES)
         bucket_drafted = _next_size(drafted, MIXED_DRAFTED) if drafted else 0
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
@@ -218,7 +219,9 @@ class Buckets:
         if limits.proposed_chain:
             yield from self._likely_verify(limits.proposed_chain, slots)
         if limits.previews:
-            yield Bucket("mixed", MAX_SHORT_ROWS, 2, WIDTHS[-1], drafted=MAX_SHORT_ROWS)
+            rows = MAX_SHORT_ROWS
+            room = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES) or rows
+            yield Bucket("mixed", rows, min(room, rows), WIDTHS[-1], drafted=rows)
         yield from self._likely_mixed(limits, slots)
         if limits.max_draft > limits.proposed_chain:
             yield from self._likely_verify(limits.max_draft, min(slots, MAX_HOST_SEQUENCES))
