@@ -35,10 +35,11 @@ def rounded(count):
 
 class World:
     """Steps that take ``base + row * rows`` seconds, ``draft`` more behind a draft, and rows of
-    sequence i that are kept with chance ``chances[i]`` if their predecessor is."""
+    sequence i that are kept with chance ``chances[i]`` if their predecessor is. A step has at most
+    ``most`` drafted rows."""
 
-    def __init__(self, chances, *, base, row, draft=0.0, proposed=PROPOSED):
-        self.chances, self.proposed = chances, proposed
+    def __init__(self, chances, *, base, row, draft=0.0, proposed=PROPOSED, most=1000):
+        self.chances, self.proposed, self.most = chances, proposed, most
         self.base, self.row, self.draft = base, row, draft
         self.policy = CostWidths()
         self.lanes = sequences(len(chances))
@@ -52,8 +53,8 @@ class World:
     def step(self):
         policy, lanes = self.policy, self.lanes
         drafts = chains(lanes, self.pending)
-        widths = policy.choose(drafts, 1000, drafted=self.drafted)
-        proposes = policy.propose([Proposable(lane, self.proposed) for lane in lanes])
+        widths = policy.choose(drafts, self.most, drafted=self.drafted)
+        proposes = policy.propose([Proposable(lane, self.proposed) for lane in lanes], self.most)
         rows = len(lanes) + sum(widths)
         self.tokens += len(lanes)
         for lane, width, chance in zip(lanes, widths, self.chances, strict=True):
@@ -113,6 +114,15 @@ def test_drafts_that_do_not_pay_stop_and_are_probed_again():
     assert sum(widths[0] for widths in world.widths[-PROBE:]) > 8 * PROBE
 
 
+def test_more_rows_than_a_step_may_have_are_no_hope():
+    """With 32 sequences, 96 drafted rows do not pay. More would, but no step has more."""
+    world = World([0.8] * 32, base=1.0, row=0.05, draft=3.0, most=96)
+    plain = 32 / world.time(32, False)
+    assert world.fixed(3) < 0.95 * plain
+    world.run(64)
+    assert world.run(400) > 0.95 * plain
+
+
 def test_every_row_is_used_that_costs_nothing():
     """A padded step has 24 rows whether 17 or 24 are wanted."""
     world = World([0.6], base=1.0, row=0.0, draft=0.0)
@@ -163,7 +173,7 @@ def test_fixed_widths_are_all_that_is_proposed():
     assert policy.choose(drafts, 10, drafted=True) == [7, 0, 3]
     assert policy.choose(drafts, 6, drafted=True) == [3, 0, 3]
     wishes = [Proposable(*each) for each in zip(lanes, (7, 0, 3), (9, 9, 0), strict=True)]
-    assert policy.propose(wishes) == ["chain", "tree", "chain"]
+    assert policy.propose(wishes, 10) == ["chain", "tree", "chain"]
 
 
 def test_by_confidence_a_chain_ends_where_its_drafter_doubts():
@@ -214,7 +224,7 @@ def test_a_tree_is_proposed_where_it_pays(gain):
     for _ in range(200):
         policy.verified(Candidate(lane, 15, TREE_SOURCE), range(1, 4 + gain))
     time_steps(policy, 1, 1.0, 1.1, 1.3)
-    assert policy.propose([Proposable(lane, 7, 15)]) == ["tree" if gain else "chain"]
+    assert policy.propose([Proposable(lane, 7, 15)], 1000) == ["tree" if gain else "chain"]
 
 
 def test_a_step_that_nobody_asks_about_brings_the_next_probe_nearer():
@@ -224,21 +234,21 @@ def test_a_step_that_nobody_asks_about_brings_the_next_probe_nearer():
         steps += 1
     assert steps == PROBE - 2
     policy.choose(chains([lane], [0]), 64, drafted=False)
-    assert policy.propose([Proposable(lane, 4)]) == ["chain"]
+    assert policy.propose([Proposable(lane, 4)], 1000) == ["chain"]
 
 
 def test_a_step_without_drafts_whose_time_is_unknown_is_soon_asked_about_again():
     """Its steps overlap meanwhile, for as long as it takes to time a few."""
     policy, (lane,) = CostWidths(), sequences(1)
     policy.choose(chains([lane], [0]), 64, drafted=False)
-    assert policy.propose([Proposable(lane, 4)]) == ["off"]
+    assert policy.propose([Proposable(lane, 4)], 1000) == ["off"]
     steps = 0
     while policy.passed():
         steps += 1
         policy.timed(1, 1, 1.0, drafted=False, tree=False)
     assert steps == ASKED_AGAIN
     policy.choose(chains([lane], [0]), 64, drafted=False)
-    assert policy.propose([Proposable(lane, 4)]) == ["chain"]
+    assert policy.propose([Proposable(lane, 4)], 1000) == ["chain"]
     # Nothing is unknown now.
     assert all(policy.passed() for _ in range(ASKED_AGAIN + 2))
 
@@ -266,9 +276,9 @@ def test_a_tree_is_not_tried_where_it_is_expected_to_keep_what_a_chain_does():
     policy, (lane,) = CostWidths(), sequences(1)
     learned(policy, lane, CHAIN_SOURCE, 7, 3)
     time_steps(policy, 1, 1.0, 1.1)
-    assert policy.propose([Proposable(lane, 7, 7)]) == ["chain"]
+    assert policy.propose([Proposable(lane, 7, 7)], 1000) == ["chain"]
     learned(policy, lane, TREE_SOURCE, 7, 5)
-    assert policy.propose([Proposable(lane, 7, 7)]) == ["tree"]
+    assert policy.propose([Proposable(lane, 7, 7)], 1000) == ["tree"]
 
 
 def test_several_sequences_have_chains():
@@ -279,8 +289,9 @@ def test_several_sequences_have_chains():
         learned(policy, lane, TREE_SOURCE, 7, 6)
     time_steps(policy, 2, 1.0, 1.1, 1.1)
     first, second = lanes
-    assert policy.propose([Proposable(lane, 7, 7) for lane in lanes]) == ["chain", "chain"]
-    assert policy.propose([Proposable(first, 7), Proposable(second, 0, 7)]) == ["chain", "tree"]
+    assert policy.propose([Proposable(lane, 7, 7) for lane in lanes], 1000) == ["chain", "chain"]
+    wishes = [Proposable(first, 7), Proposable(second, 0, 7)]
+    assert policy.propose(wishes, 1000) == ["chain", "tree"]
 
 
 def test_drafts_of_several_sequences_must_give_some_more_than_steps_without():
@@ -289,4 +300,4 @@ def test_drafts_of_several_sequences_must_give_some_more_than_steps_without():
         for lane in lanes:
             learned(policy, lane, CHAIN_SOURCE, 1, 1)
         time_steps(policy, count, 1.0, 1.95, sizes=SIZES)
-        assert policy.propose([Proposable(lane, 1) for lane in lanes]) == [mode] * count
+        assert policy.propose([Proposable(lane, 1) for lane in lanes], 1000) == [mode] * count

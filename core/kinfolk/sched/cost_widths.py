@@ -107,7 +107,7 @@ class CostWidths:
         _, widths = self._best(drafts, sum(draft.rows for draft in drafts), drafted=False)
         return any(widths)
 
-    def propose(self, sequences: Several[Proposable]) -> list[DraftMode]:
+    def propose(self, sequences: Several[Proposable], rows: int) -> list[DraftMode]:
         self._ask_at = None
         lanes = len(sequences)
         chains = [each.candidate(tree=False) for each in sequences]
@@ -123,7 +123,6 @@ class CostWidths:
         most = lanes / plain * (UNEVEN if lanes > 1 else 1.0)
         chosen, widths = chains, [0] * lanes
         for drafts in (chains,) if trees == chains else (chains, trees):
-            rows = sum(draft.rows for draft in drafts)
             value, found = self._best(drafts, rows, drafted=True, bar=most)
             if value == inf:
                 return [mode_of(draft) for draft in drafts]

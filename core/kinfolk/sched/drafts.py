@@ -85,8 +85,11 @@ class Drafts:
             for draft, tokens, width in zip(drafts, found, widths, strict=True)
         ]
 
-    def proposes(self, sequences: list[Sequence], chosen: list[Chosen]) -> list[DraftMode]:
-        """What the device should propose behind the next step, for each sequence in it."""
+    def proposes(
+        self, sequences: list[Sequence], chosen: list[Chosen], rows: int
+    ) -> list[DraftMode]:
+        """What the device should propose behind the next step, for each sequence in it. The step
+        behind it may verify ``rows`` drafted rows in all."""
         if not self._limits.proposed:
             return ["off"] * len(sequences)
         wishes = [
@@ -96,7 +99,7 @@ class Drafts:
         ]
         if not any(wish.chain or wish.tree for wish in wishes):
             return ["off"] * len(sequences)
-        modes = self._widths.propose(wishes)
+        modes = self._widths.propose(wishes, rows)
         self._first = max(modes, key=("off", "chain", "tree").index)
         return modes
 

@@ -57,7 +57,7 @@ class StepItems:
         served = turns.front(most, self._paging.waits)
         left = min(rows, self._limits.verify_rows or rows) - len(served)
         drafts = self._drafts.choose(served, left)
-        proposes = self._drafts.proposes(served, drafts)
+        proposes = self._drafts.proposes(served, drafts, left)
         items = []
         for sequence, draft, propose in zip(served, drafts, proposes, strict=True):
             lease, start = sequence.leased, sequence.computed

@@ -65,8 +65,9 @@ class Widths(Protocol):
         """Whether drafts of the host would be verified if the step were planned now."""
         ...
 
-    def propose(self, sequences: Several[Proposable]) -> list[DraftMode]:
-        """What the device should propose behind this step, for each sequence."""
+    def propose(self, sequences: Several[Proposable], rows: int) -> list[DraftMode]:
+        """What the device should propose behind this step, for each sequence; the next step may
+        verify ``rows`` rows of drafts in all."""
         ...
 
     def passed(self) -> bool:
@@ -106,7 +107,7 @@ class FixedWidths:
     def pays(self, drafts: Several[Candidate]) -> bool:
         return any(draft.rows for draft in drafts)
 
-    def propose(self, sequences: Several[Proposable]) -> list[DraftMode]:
+    def propose(self, sequences: Several[Proposable], rows: int) -> list[DraftMode]:
         return [mode_of(each.candidate(tree=False)) for each in sequences]
 
     def passed(self) -> bool:
