@@ -173,6 +173,8 @@ class DraftBlock:
     seed          [L]   of the request's sampling, and
     temperature   [L]   float32, 0 = greedy: a drafter may rank by what sampling will prefer
     batch               ``L * DraftPlan.block`` rows, those of a lane side by side
+    depth               tokens of each lane, one after another, that are of use: at most
+                        ``DraftPlan.depth``, fewer where many lanes share a step
 
     Row j of a lane stands at the position of its token plus j, at most the last of the context;
     row 0 has the lane's token, the others ``DraftPlan.fill``. A row sees the committed positions
@@ -187,6 +189,7 @@ class DraftBlock:
     seed: torch.Tensor
     temperature: torch.Tensor
     batch: StepBatch
+    depth: int
 
     @property
     def lanes(self) -> int:
@@ -195,7 +198,8 @@ class DraftBlock:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What a drafter proposes for L lanes: D tokens deep, K candidates for each.
+    """What a drafter proposes for L lanes: D tokens deep, K candidates for each. D is
+    ``DraftBlock.depth`` at least: what lies deeper is not used, and need not be computed.
 
     tokens    int64 [L, D, K]     ids of the target's vocabulary, the best first
     scores    float32 [L, D, K]   log-probabilities, given the tokens before; they do not rise from

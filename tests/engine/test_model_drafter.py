@@ -17,6 +17,8 @@ from drafter_scenes import Lanes
 from executor_scenes import assert_flat, assert_same, counted
 
 from kinfolk.engine import drafting, score
+from kinfolk.engine.buckets import MAX_VERIFY_ROWS
+from kinfolk.engine.executor import EagerExecutor
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import SettingsError, UnsupportedModelError
 from kinfolk.sched.request import FinishReason, Request, Sampling
@@ -124,6 +126,34 @@ def test_every_budget_of_a_tree_gives_the_same_tokens(
             assert usage.steps == math.ceil((new - 1) / (min(budget, 6) + 1))
         assert usage.drafted in range(budget, 20 * budget, budget), "whole trees only"
         assert (usage.accepted > 0) == (keys != {"wrong": 1})
+    assert running.stats()["draft_failures"] == 0
+
+
+@pytest.mark.parametrize("graphs", ["on", "off"])
+@pytest.mark.parametrize(("count", "depth"), [(8, 15), (9, 7), (16, 7), (17, 4), (25, 3), (33, 1)])
+def test_a_draft_of_many_lanes_goes_less_deep(
+    engine, text, solo, collect, drafted, monkeypatch, count, depth, graphs
+):
+    """As deep as the rows of a step reach: 128 for all. Whatever is drafted is right."""
+    depths: dict[int, set[int]] = {}
+    launch_draft = EagerExecutor.launch_draft
+
+    def launched(self, lanes, launch):
+        found = launch_draft(self, lanes, launch)
+        depths.setdefault(len(lanes), set()).add(found)
+        return found
+
+    monkeypatch.setattr(EagerExecutor, "launch_draft", launched)
+    bare = several(text, 4, Sampling())
+    many = [replace(bare[i % 4], id=f"n{i}") for i in range(count)]
+    settings = {"slots": count, "graphs": graphs}
+    loaded = drafted(futures_of(bare, solo), width=15, depth=15, settings=settings)
+    limits = {"slots": count, "step_tokens": 512, "verify_rows": MAX_VERIFY_ROWS}
+    running = engine(model=loaded, **limits)
+    for index, outcome in enumerate(run(running, many, collect)):
+        assert outcome.tokens == solo(bare[index % 4]).tokens
+        assert outcome.end.usage.accepted == outcome.end.usage.drafted
+    assert depths[count] == {depth}
     assert running.stats()["draft_failures"] == 0
 
 

@@ -56,7 +56,7 @@ def run(scheduler, script, *requests, stops=(), fails=()):
                 accepted = left[item.request_id].pop(0) if item.kind is ItemKind.VERIFY else 0
                 kept = accepted + 1
                 emitted = (STOP if steps in stops else 7,) + (7,) * accepted
-            proposed = item.propose != "off" and not (decodes and steps in fails)
+            proposed = PROPOSED * (item.propose != "off" and not (decodes and steps in fails))
             results.append(
                 ItemResult(item.lease, item.request_id, kept, emitted, proposed=proposed)
             )
@@ -199,7 +199,7 @@ def test_a_request_that_is_cancelled_says_what_it_had(scheduler):
     for _ in range(2):
         plan = running.plan()
         results = [
-            ItemResult(item.lease, item.request_id, item.rows, (7,) * rows, proposed=True)
+            ItemResult(item.lease, item.request_id, item.rows, (7,) * rows, proposed=PROPOSED)
             for item in plan.items
             for rows in [1 if item.kind is ItemKind.PREFILL else item.rows]
         ]

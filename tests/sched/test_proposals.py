@@ -32,14 +32,15 @@ def scheduler():
     return make
 
 
-def answer(plan, *, kept=1, proposed=True):
-    """A result that keeps ``kept`` rows of each drafted item and emits sevens."""
+def answer(plan, *, kept=1, proposed=PROPOSED):
+    """A result that keeps ``kept`` rows of each drafted item and emits sevens; ``proposed`` tokens
+    are drafted for each that asks."""
     results = []
     for item in plan.items:
         rows = min(kept, item.rows, item.budget) if item.kind is ItemKind.VERIFY else 1
         emitted = (7,) * rows if item.kind is not ItemKind.PREFILL or item.sample else ()
         rows = item.rows if item.kind is ItemKind.PREFILL else rows
-        proposes = proposed and item.propose != "off"
+        proposes = proposed * (item.propose != "off")
         results.append(ItemResult(item.lease, item.request_id, rows, emitted, proposed=proposes))
     return StepResult(plan.step_id, tuple(results))
 
@@ -53,6 +54,15 @@ def begun(scheduler, *requests):
         if all(item.kind is not ItemKind.PREFILL for item in plan.items):
             return plan
         scheduler.commit(answer(plan))
+
+
+@pytest.mark.parametrize("proposed", range(1, PROPOSED + 1))
+def test_a_step_verifies_no_more_than_was_proposed(scheduler, proposed):
+    """A draft of many lanes goes less deep than one of few."""
+    running = scheduler()
+    plan = begun(running, Request("a", (1, 2), 50))
+    running.commit(answer(plan, proposed=proposed))
+    assert running.plan().items[0].proposed == proposed
 
 
 def test_a_step_verifies_what_the_step_before_proposed(scheduler):
@@ -74,7 +84,7 @@ def test_a_step_verifies_what_the_step_before_proposed(scheduler):
 def test_without_proposals_a_step_decodes(scheduler):
     running = scheduler()
     plan = begun(running, Request("a", (1, 2), 50))
-    running.commit(answer(plan, proposed=False))
+    running.commit(answer(plan, proposed=0))
     (item,) = running.plan().items
     assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, "chain")
 

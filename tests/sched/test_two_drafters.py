@@ -50,14 +50,14 @@ def scheduler(host):
     return make
 
 
-def answer(plan, *, kept=1, proposed=True):
+def answer(plan, *, kept=1, proposed=CHAIN):
     """A result that keeps ``kept`` rows of each drafted item and emits sevens."""
     results = []
     for item in plan.items:
         rows = min(kept, item.rows) if item.kind is ItemKind.VERIFY else 1
         emitted = (7,) * rows if item.sample else ()
         rows = item.rows if item.kind is ItemKind.PREFILL else rows
-        proposes = proposed and item.propose != "off"
+        proposes = proposed * (item.propose != "off")
         path = tuple(range(1, rows)) if item.proposed else ()
         results.append(
             ItemResult(item.lease, item.request_id, rows, emitted, proposed=proposes, path=path)
@@ -183,7 +183,7 @@ def test_a_drafter_whose_drafts_fail_is_asked_no_more(scheduler):
     plan, asked = begun(running, REQUEST), []
     for _ in range(12):
         asked.append(plan.items[0].propose)
-        running.commit(answer(plan, proposed=False))
+        running.commit(answer(plan, proposed=0))
         plan = running.plan()
     assert asked[:3] == ["chain"] * 3
     assert asked[-1] == "off"

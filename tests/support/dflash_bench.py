@@ -355,7 +355,7 @@ class Bench:
         starts = torch.tensor([item.start for item in items])
         zeros = torch.zeros(len(items))
         slots = torch.tensor([item.lease.slot for item in items])
-        return DraftBlock(tokens[:, 0], starts, slots, zeros.long(), zeros, batch)
+        return DraftBlock(tokens[:, 0], starts, slots, zeros.long(), zeros, batch, self.plan.depth)
 
     @torch.inference_mode()
     def hidden(self, anchors: dict[SlotLease, int]) -> torch.Tensor:

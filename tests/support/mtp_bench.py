@@ -304,7 +304,7 @@ class Bench:
     ) -> Any:
         """Proposals behind these tokens; ``lanes`` adds padding, ``late`` moves all rows."""
         self.state.apply(self.kv_cache.take_operations())
-        buffers = DraftBuffers(self.state, lanes or len(anchors), self.plan.block, self.plan.fill)
+        buffers = DraftBuffers(self.state, lanes or len(anchors), self.plan, self.plan.depth)
         buffers.put([Lane(lease.slot, sampling or Sampling()) for lease in anchors])
         buffers.upload()
         slots = self.state.limits.slots + 1

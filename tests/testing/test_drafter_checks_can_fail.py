@@ -31,6 +31,7 @@ ARENA = "test_drafts_write_to_the_arena_only"
 TARGET = "test_the_target_is_left_alone"
 END = "test_drafts_reach_to_the_end_of_the_context"
 HOST = "test_nothing_is_read_on_the_host"
+SHORT = "test_a_shorter_draft_begins_alike"
 
 DIFFERENT = "differ"
 
@@ -161,6 +162,23 @@ class ChangesItsInputs(Paged):
         return super().draft(block, view)
 
 
+class StopsTooEarly(Paged):
+    """A token less than is wanted, where not all are."""
+
+    def draft(self, block, view):
+        found = super().draft(block, view)
+        depth = max(1, block.depth - (block.depth < self.block - 1))
+        return replace(found, tokens=found.tokens[:, :depth], scores=found.scores[:, :depth])
+
+
+class DoubtsShortDrafts(Paged):
+    """The fewer tokens are wanted, the lower are the scores."""
+
+    def draft(self, block, view):
+        found = super().draft(block, view)
+        return replace(found, scores=found.scores - (self.block - 1 - block.depth))
+
+
 class RunsOverTheEnd(Paged):
     """Positions of the block go on behind the end of the context."""
 
@@ -194,6 +212,8 @@ class CountsCalls(Paged):
         (MixesLanes, {LANES: 1}, DIFFERENT),
         (ReadsEverything, {LANES: 1, CHAIN: 2, TREE: 3}, "what is NaN was read"),
         (ChangesItsInputs, {ARENA: 1}, "draft changed what it was given"),
+        (StopsTooEarly, {SHORT: 1}, "tokens are proposed of"),
+        (DoubtsShortDrafts, {SHORT: 1}, DIFFERENT),
         (RunsOverTheEnd, {END: 1}, "out of range|out of bounds"),
         (CountsCalls, {HOST: 1}, "steps of equal shapes call other functions"),
     ],
@@ -300,7 +320,7 @@ def counts_from_the_end(head):
         (commits_the_longest, {CHAIN: 1}, DIFFERENT),
         (advances_drafts, {UNKEPT: 1, CHAIN: 2}, "drafted rows changed 'feature'"),
         (ignores_checkpoints, {CHECKPOINT: 1}, DIFFERENT),
-        (advances_in_drafts, {ARENA: 1, LANES: 2}, "changed the state of sequences"),
+        (advances_in_drafts, {ARENA: 1, LANES: 2, SHORT: 3}, "changed the state of sequences"),
         (loops_over_segments, {HOST: 1}, "steps of equal shapes call other functions"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

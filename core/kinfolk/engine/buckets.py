@@ -343,6 +343,20 @@ def draft_lanes(count: int) -> int | None:
     return _next_size(count, SEQUENCES)
 
 
+def lane_depth(lanes: int, most: int) -> int:
+    """Tokens of each lane, of at most ``most``, that a draft of so many lanes goes deep: those that
+    a step which verifies has rows for, if all lanes have as many. A head over more would be the
+    larger part of a draft of many lanes."""
+    size = draft_lanes(lanes) or lanes
+    return min(most, max(1, MAX_VERIFY_ROWS // size - 1))
+
+
+def draft_rows(slots: int, most: int) -> int:
+    """The most rows of lanes, their own and those that are drafted, of a draft for up to so many
+    sequences."""
+    return max(lanes * (1 + lane_depth(lanes, most)) for lanes in likely_lanes(slots))
+
+
 def likely_lanes(slots: int) -> list[int]:
     """The lanes of all captured drafts for up to so many sequences."""
     return sorted({draft_lanes(count) or SEQUENCES[-1] for count in range(1, slots + 1)})

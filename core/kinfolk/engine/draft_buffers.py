@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kinfolk.draft_api import DraftBlock
+from kinfolk.draft_api import DraftBlock, DraftPlan
 from kinfolk.model_api import BlockTable, StepBatch
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.proposals import ProposalStore
@@ -33,14 +33,18 @@ class Lane:
 
 
 class DraftBuffers:
-    """Buffers for ``lanes`` lanes of ``block`` rows; lanes that are not filled are padding.
+    """Buffers for ``lanes`` lanes of ``block`` rows, of each of which ``depth`` tokens are wanted;
+    lanes that are not filled are padding.
 
     Rows of lane i are the arena's rows from ``i * block`` on; padding writes to the dummy block.
     """
 
-    def __init__(self, state: State, lanes: int, block: int, fill: int, *, stages: int = 1) -> None:
-        self.state, self.lanes, self.block = state, lanes, block
-        self._fill_token = fill
+    def __init__(
+        self, state: State, lanes: int, plan: DraftPlan, depth: int, *, stages: int = 1
+    ) -> None:
+        self.state, self.lanes, self.depth = state, lanes, depth
+        self.block = block = plan.block
+        self._fill_token = plan.fill
         rows, pools = lanes * block, len(state.pools)
         self._transfer = Transfer(
             {
@@ -119,6 +123,7 @@ class DraftBuffers:
             slots=slots,
             seed=device["seed"],
             temperature=device["temperature"],
+            depth=self.depth,
             batch=StepBatch(
                 tokens=torch.where(first, pending[lane], self._fill_token),
                 # Tables of positions end with the context.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kinfolk.draft_api import DraftPlan, ModelDrafter, Proposals
+from kinfolk.engine.buckets import lane_depth
 from kinfolk.engine.draft_buffers import DraftBuffers, Lane
 from kinfolk.engine.input_buffers import SampledSequences
 from kinfolk.engine.kernel_warmup import KernelWarmup
@@ -124,33 +125,36 @@ class Drafting:
 
     def buffers(self, lanes: int, *, stages: int = 1) -> DraftBuffers:
         plan = self.loaded.plan
-        return DraftBuffers(self.state, lanes, plan.block, plan.fill, stages=stages)
+        return DraftBuffers(self.state, lanes, plan, self.depth(lanes), stages=stages)
+
+    def depth(self, lanes: int) -> int:
+        """Tokens, one after another, that are proposed for each of so many lanes."""
+        return lane_depth(lanes, self.loaded.plan.depth)
 
     def draft(self, buffers: DraftBuffers) -> None:
         """Propose for the lanes of buffers that are uploaded, and store it by slot."""
         block = buffers.draft_block(self.store)
         proposals = self.loaded.drafter.draft(block, self.state)
-        self.store.put(block.slots, self._drafts(proposals, buffers.wants_tree))
+        self.store.put(block.slots, self._drafts(proposals, buffers))
         if self.loaded.confidence:
-            chances = proposals.scores[:, : self.loaded.chain, 0].cumsum(1).exp()
-            self.store.confidence[block.slots] = chances
+            chain = min(self.loaded.chain, block.depth)
+            chances = proposals.scores[:, :chain, 0].cumsum(1).exp()
+            self.store.confidence[block.slots, :chain] = chances
 
-    def _drafts(self, proposals: Proposals, wants_tree: torch.Tensor) -> Trees:
+    def _drafts(self, proposals: Proposals, buffers: DraftBuffers) -> Trees:
         """The chains or trees of lanes, as each wants."""
         loaded, draft_trees = self.loaded, self._draft_trees
-        if draft_trees is None:
-            return chains(proposals, loaded.chain)
-        best = trees(proposals, loaded.tree, draft_trees)
+        best = None if draft_trees is None else trees(proposals, loaded.tree, draft_trees)
         if not loaded.chain:
+            assert best is not None, "a drafter proposes chains or trees"
             return best
-        chain = chains(proposals, loaded.chain)
-        wanted = wants_tree > 0
+        chain = chains(proposals, min(loaded.chain, buffers.depth))
+        chain = padded(chain[0], loaded.rows, 0), padded(chain[1], loaded.rows, NO_ROW), chain[2]
+        if best is None:
+            return chain
+        wanted = buffers.wants_tree > 0
         tokens, parents = (
-            torch.where(
-                wanted[:, None],
-                padded(tree, loaded.rows, nothing),
-                padded(row, loaded.rows, nothing),
-            )
+            torch.where(wanted[:, None], padded(tree, loaded.rows, nothing), row)
             for tree, row, nothing in zip(best[:2], chain[:2], (0, NO_ROW), strict=True)
         )
         return tokens, parents, torch.where(wanted, best[2], chain[2])

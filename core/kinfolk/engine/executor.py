@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -74,8 +75,9 @@ class Executor(Protocol):
         """The drafter with weights, if there is one."""
         ...
 
-    def draft(self, lanes: Sequence[Lane]) -> bool:
-        """Launch a draft behind the last step; the host does not wait. False if it failed."""
+    def draft(self, lanes: Sequence[Lane]) -> int:
+        """Launch a draft behind the last step; the host does not wait. Returns the tokens, one
+        after another, that it proposes for each lane; 0 if it failed."""
         ...
 
     def invalidate(self) -> None:
@@ -172,23 +174,24 @@ class EagerExecutor:
         done = DeviceOutputs(packed, outputs.batch.slot_of_sequence.shape[0], len(sampled.count))
         return with_logprobs(done, batch, outputs.logits, outputs.batch.tokens)
 
-    def draft(self, lanes: Sequence[Lane]) -> bool:
-        return self.launch_draft(lambda drafting: drafting.launch(lanes))
+    def draft(self, lanes: Sequence[Lane]) -> int:
+        return self.launch_draft(lanes, lambda drafting: drafting.launch(lanes))
 
-    def launch_draft(self, launch: Callable[[Drafting], None]) -> bool:
-        """Launch a draft in whatever way; one that fails is counted, and false is returned."""
+    def launch_draft(self, lanes: Sequence[Lane], launch: Callable[[Drafting], None]) -> int:
+        """Launch a draft for lanes in whatever way, see :meth:`Executor.draft`; one that fails is
+        counted."""
         drafting = self.drafting
         if drafting is None:
             raise EngineError("a draft was asked for, and there is no drafter with weights")
         if drafting.broken:
-            return False
+            return 0
         self.counters.drafts += 1
         try:
             launch(drafting)
         except Exception:
             drafting.note_failure()
-            return False
-        return True
+            return 0
+        return drafting.depth(len(lanes))
 
     def invalidate(self) -> None:
         if self._penalties is not None:
@@ -277,10 +280,11 @@ class GraphExecutor:
     def drafting(self) -> Drafting | None:
         return self._eager.drafting
 
-    def draft(self, lanes: Sequence[Lane]) -> bool:
-        return self._eager.launch_draft(lambda drafting: self._launch_draft(drafting, lanes))
+    def draft(self, lanes: Sequence[Lane]) -> int:
+        launch = partial(self._launch_draft, lanes)
+        return self._eager.launch_draft(lanes, launch)
 
-    def _launch_draft(self, drafting: Drafting, lanes: Sequence[Lane]) -> None:
+    def _launch_draft(self, lanes: Sequence[Lane], drafting: Drafting) -> None:
         size = draft_lanes(len(lanes))
         if size is None:
             drafting.launch(lanes)

@@ -240,7 +240,7 @@ def graph_bytes(
 
 
 def draft_bytes(vocabulary: int, rows: int) -> int:
-    """An estimate of the bytes of a draft's intermediate results, for ``rows`` rows of blocks."""
+    """An estimate of the bytes of a draft's intermediate results, for ``rows`` rows of lanes."""
     return rows * vocabulary * 4 * _DRAFTING
 
 

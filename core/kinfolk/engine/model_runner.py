@@ -50,14 +50,15 @@ code, and the edges of a matrix product are computed differently.
 
 @dataclass(frozen=True, slots=True)
 class PendingItems:
-    """Items that were launched together, and the pending copy of their outputs. ``proposed``: a
-    draft was launched behind them, for those that ask for one; ``reported``: counters of experts
+    """Items that were launched together, and the pending copy of their outputs. ``proposed``:
+    tokens, one after another, of the draft that was launched behind them for those that ask for
+    one, 0 = none was; ``reported``: counters of experts
     come with the copy."""
 
     batch: ScheduledBatch
     outputs: DeviceOutputs
     copy: PendingCopy
-    proposed: bool = False
+    proposed: int = 0
     reported: bool = False
 
 
@@ -280,7 +281,7 @@ class ModelRunner:
         copy = self._reader.send(outputs)
         # Behind the copy: the host reads the outputs and plans while the draft runs.
         lanes = batch.lanes
-        proposed = bool(lanes) and self.executor.draft(lanes)
+        proposed = self.executor.draft(lanes) if lanes else 0
         return PendingItems(batch, outputs, copy, proposed, reported), pending
 
     def _swap(self, swap: ExpertSwap) -> None:
@@ -311,7 +312,7 @@ class ModelRunner:
             return found
         chances = self._confidence(pending.batch.lanes)
         return [
-            replace(result, proposed=True, confidence=chances.get(item.lease.slot, ()))
+            replace(result, proposed=pending.proposed, confidence=chances.get(item.lease.slot, ()))
             if item.propose != "off" and result.error is None
             else result
             for item, result in zip(pending.batch.items, found, strict=True)

@@ -14,7 +14,7 @@ import torch
 
 from kinfolk.descriptors import Family
 from kinfolk.draft_api import TargetFacts
-from kinfolk.engine.buckets import largest_step, wanted_captures
+from kinfolk.engine.buckets import draft_rows, largest_step, wanted_captures
 from kinfolk.engine.core_scorer import ChooseScorer, choose_scorer
 from kinfolk.engine.devices import missing_device
 from kinfolk.engine.expert_plan import (
@@ -303,7 +303,7 @@ def _draft_sizes(drafters: PreparedDrafters, config: Any, slots: int) -> tuple[i
     drafter = drafters.with_weights
     if drafter is None:
         return 0, draft_bytes(config.vocabulary, 0)
-    rows = slots * drafter.plan.block
+    rows = draft_rows(slots, drafter.plan.depth)
     return drafter.plan.feature_width(config.width), draft_bytes(config.vocabulary, rows)
 
 

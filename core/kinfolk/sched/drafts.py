@@ -144,7 +144,7 @@ class Drafts:
         if item.propose == "off":
             return False
         self._failed = 0 if outcome.proposed else self._failed + 1
-        return outcome.proposed
+        return outcome.proposed > 0
 
     def timed(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the time of a step, if it had no slices."""

@@ -176,9 +176,9 @@ class ItemResult:
     After a decode or verify item ``len(emitted) == kept``; the last emitted token is pending: it is
     not in the state yet. A prefill item keeps all its rows and emits one token if it samples; a
     preview keeps none.
-    ``path`` are the proposed rows that were kept, ``proposed``: the device holds proposals for what
-    follows, and ``confidence`` are the chances of their paths by the drafter, if they were asked
-    for.
+    ``path`` are the proposed rows that were kept, ``proposed``: so many tokens, one after another,
+    does the device propose for what follows, and ``confidence`` are the chances of their paths by
+    the drafter, if they were asked for.
     """
 
     lease: SlotLease
@@ -188,7 +188,7 @@ class ItemResult:
     logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None
     path: tuple[int, ...] = ()
-    proposed: bool = False
+    proposed: int = 0
     confidence: tuple[float, ...] = ()
 
 

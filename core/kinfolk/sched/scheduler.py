@@ -425,7 +425,8 @@ class Scheduler:
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
         tree = sequence.proposed_tree = item.propose == "tree"
-        rows = self.limits.proposed_tree if tree else self.limits.proposed_chain
+        chain = min(self.limits.proposed_chain, outcome.proposed)
+        rows = self.limits.proposed_tree if tree else chain
         sequence.proposed = rows if self._drafts.drafted(item, outcome) else 0
         sequence.confidence = outcome.confidence
         sequence.drafts.failures += item.propose != "off" and not outcome.proposed

@@ -89,13 +89,16 @@ class DraftDriver(Driver):
             self._text(item.lease).extend(item.tokens[row] for row in rows)
 
     @torch.inference_mode()
-    def propose(self, lanes: Mapping[SlotLease, int], *, padding: int = 0) -> Proposals:
-        """Draft for sequences whose last chosen tokens are these, with ``padding`` lanes behind."""
+    def propose(
+        self, lanes: Mapping[SlotLease, int], *, padding: int = 0, depth: int | None = None
+    ) -> Proposals:
+        """Draft for sequences whose last chosen tokens are these, with ``padding`` lanes behind.
+        ``depth``: tokens that are wanted of each; ``None`` = all."""
         for lease, token in lanes.items():
             self._store.drafts.pending[lease.slot] = token
             self._store.length[lease.slot] = self.kv_cache.tables.length(lease)
         count = len(lanes) + padding
-        buffers = DraftBuffers(self.state, count, self.plan.block, self.plan.fill)
+        buffers = DraftBuffers(self.state, count, self.plan, depth or self.plan.depth)
         buffers.put([Lane(lease.slot, Sampling()) for lease in lanes])
         buffers.upload()
         proposals = self.drafter.draft(buffers.draft_block(self._store), self.state)

@@ -33,7 +33,7 @@ class RecurrentHead:
         self, plan: DraftPlan, weights: Weights, context: BuildContext, target: Model
     ) -> None:
         assert isinstance(plan.config, HeadConfig)
-        self.layer, self.depth, self.columns = plan.config.layer, plan.depth, plan.columns
+        self.layer, self.columns = plan.config.layer, plan.columns
         self.target, self.dtype = target, context.dtype
         mix: Any = weights[MIX]
         out: Any = weights[OUT]
@@ -68,7 +68,7 @@ class RecurrentHead:
     def draft(self, block: DraftBlock, view: StateView) -> Proposals:
         state, token = view.recurrent(self.layer)[STATE][block.slots], block.tokens
         tokens, scores = [], []
-        for _ in range(self.depth):
+        for _ in range(block.depth):
             state = self.step(state, token)
             logits = self.target.logits(state.to(self.normed_dtype))
             best = logits.float().log_softmax(1).topk(self.columns, 1)

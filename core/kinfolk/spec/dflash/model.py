@@ -164,7 +164,7 @@ class DFlash:
 
     def draft(self, block: DraftBlock, view: StateView) -> Proposals:
         normed = self.hidden(block, view)
-        rows = normed.view(block.lanes, self.block, -1)[:, 1:]
+        rows = normed.view(block.lanes, self.block, -1)[:, 1 : 1 + block.depth]
         logits = self.logits(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
         return self.ranking(block, logits, rows)
 

@@ -131,7 +131,7 @@ class MTP:
         tokens, hidden = block.tokens, self.hidden.rows(view)[block.slots]
         inputs: list[torch.Tensor] = []
         chosen, scores = [], []
-        for depth in range(1, self.passes + 1):
+        for depth in range(1, block.depth + 1):
             inputs.append(self.inputs(tokens, hidden))
             step = Step(first_rows(block.batch, self.passes, depth), view)
             total, normed = self.run(torch.stack(inputs, 1), step)

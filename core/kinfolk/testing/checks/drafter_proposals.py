@@ -63,6 +63,18 @@ class DrafterProposalChecks:
             assert count == 1, f"token {token} is proposed {count} times for one place"
 
     @needs("tiny drafter")
+    def test_a_shorter_draft_begins_alike(self, kinfolk_drafter: DrafterKit) -> None:
+        """A draft of which fewer tokens are wanted proposes as many at least, and the same ones."""
+        drive, leases = started(kinfolk_drafter)
+        anchors = dict.fromkeys(leases, ANCHOR)
+        whole = drive.propose(anchors)
+        for depth in sorted({1, (drive.plan.depth + 1) // 2, drive.plan.depth}):
+            found = drive.propose(anchors, depth=depth)
+            there = found.tokens.shape[1]
+            assert there >= depth, f"{there} tokens are proposed of {depth} that are wanted"
+            assert_same_proposals(first(found, depth), first(whole, depth))
+
+    @needs("tiny drafter")
     def test_lanes_do_not_see_each_other(self, kinfolk_drafter: DrafterKit) -> None:
         """A lane gets the same proposals alone, beside others, behind padding, and while all that
         is not its own is NaN."""
@@ -175,6 +187,14 @@ def lane(proposals: Proposals, index: int) -> Proposals:
         proposals.scores[index : index + 1],
         None if parents is None else parents[index : index + 1],
     )
+
+
+def first(proposals: Proposals, depth: int) -> Proposals:
+    """The proposals of the first tokens."""
+    parents = proposals.parents
+    if parents is not None:
+        parents = parents[:, : depth * proposals.tokens.shape[2]]
+    return Proposals(proposals.tokens[:, :depth], proposals.scores[:, :depth], parents)
 
 
 def siblings_of(proposals: Proposals) -> Iterator[list[tuple[int, float]]]:

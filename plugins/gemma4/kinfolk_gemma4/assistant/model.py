@@ -45,7 +45,6 @@ def build(plan: DraftPlan, weights: Weights, context: BuildContext, target: Mode
     outputs: Any = weights[OUTPUTS]
     builder = LayerBuilder(config, weights, context, first)
     return Assistant(
-        passes=plan.depth,
         hidden=HiddenState(first + config.layers, context.ops),
         embed=target.embed,
         inputs=Linear(context, inputs),
@@ -120,7 +119,6 @@ class Assistant:
     def __init__(
         self,
         *,
-        passes: int,
         hidden: HiddenState,
         embed: Callable[[torch.Tensor], torch.Tensor],
         inputs: Linear,
@@ -131,7 +129,7 @@ class Assistant:
         columns: int,
         dtype: torch.dtype,
     ) -> None:
-        self.passes, self.hidden, self.embed = passes, hidden, embed
+        self.hidden, self.embed = hidden, embed
         self.inputs, self.layers, self.norm, self.outputs = inputs, tuple(layers), norm, outputs
         self.head, self.columns, self.dtype = head, columns, dtype
 
@@ -150,7 +148,7 @@ class Assistant:
         step = Step(committed_only(block.batch), view)
         tokens, hidden = block.tokens, self.hidden.rows(view)[block.slots]
         chosen, scores = [], []
-        for depth in range(1, self.passes + 1):
+        for depth in range(1, block.depth + 1):
             normed = self.run(tokens, hidden, step)
             logits, listed = self.head(normed)
             best, score = best_of_logits(
