@@ -1,11 +1,11 @@
 """What drafters are worth on texts: tokens a step, drafts that are kept, tokens a second.
 
     python benchmarks/acceptance.py --prompts FILE.jsonl [--model FILE] [--device NAME] \\
-        --draft off --draft ngram --draft FILE-draft.gguf --draft tree:FILE-draft.gguf
+        --draft off --draft ngram --draft mtp=FILE --draft tree:dflash=FILE
 
-``--draft`` is ``off``, or drafters with commas between them, tried in this order: names, and the
-file of a DFlash drafter. ``tree:`` before them asks for trees and ``chain:`` for chains, and
-``MODEL+NAME`` runs another model, such as one with a block for MTP. Every prompt is
+``--draft`` is ``off``, or names of drafters with commas between them, tried in this order; behind
+one of them, ``=FILE`` says where its weights are. ``tree:`` before them asks for trees and
+``chain:`` for chains. Every prompt is
 continued alone, at every temperature, after a round that is not counted. ``equal`` counts the
 answers that are those of the first ``--draft``. Where another one begins to differ, both tokens
 should be nearly as good: ``gap`` is by how much the worse of the two misses the best score, in
@@ -85,11 +85,9 @@ def gap(
 
 
 def opened(options: argparse.Namespace, draft: str) -> Runtime:
-    mode, _, rest = draft.rpartition(":")
-    model, _, names = rest.rpartition("+")
-    parts = names.split(",")
-    file = next((Path(part) for part in parts if part.endswith(".gguf")), None)
-    drafters = ",".join("dflash" if part.endswith(".gguf") else part for part in parts)
+    mode, _, drafters = draft.rpartition(":")
+    parts = [part.partition("=") for part in drafters.split(",")]
+    file = next((Path(path) for _, _, path in parts if path), None)
     settings = load_settings(
         device=options.device,
         dtype=options.dtype,
@@ -98,12 +96,11 @@ def opened(options: argparse.Namespace, draft: str) -> Runtime:
         context=options.context,
         draft_mode=mode or "auto",
         draft_widths=options.widths,
-        draft=drafters,
+        draft=",".join(name for name, _, _ in parts),
         draft_model=file,
         activations=options.activations,
     )
-    path = Path(model) if model else options.model
-    return Runtime.open(path, settings, Registry.discover(load_settings()))
+    return Runtime.open(options.model, settings, Registry.discover(load_settings()))
 
 
 def measured(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str, Any]]:

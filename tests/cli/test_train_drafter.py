@@ -66,6 +66,24 @@ def test_it_writes_the_model_with_a_block_that_drafts_for_it(kinfolk, model, dat
     assert drafted.stdout == plain.stdout
 
 
+def test_a_block_alone_drafts_beside_its_model(kinfolk, model, data, tmp_path):
+    """And is no model."""
+    out = tmp_path / "block.gguf"
+    named = ("-m", model, "--data", data, "-o", out, "--kind", "mtp", "--alone", "--device", "cpu")
+    result = kinfolk("train-drafter", *named, "--steps", 2, "--length", 40, "--batch", 1)
+    assert result.exit_code == 0, result.stderr
+    assert f"use it with --draft mtp --draft-model {out}" in result.stderr
+    assert out.stat().st_size < model.stat().st_size / 2
+    command = ("run", "-m", model, "--raw", "-n", 12, "--temperature", 0, "--device", "cpu", "ab")
+    plain = kinfolk(*command)
+    drafted = kinfolk(*command, "--draft", "mtp", "--draft-model", out)
+    assert plain.exit_code == drafted.exit_code == 0, drafted.stderr
+    assert drafted.stdout == plain.stdout
+    alone = kinfolk("run", "-m", out, "--raw", "-n", 12, "--device", "cpu", "ab")
+    assert alone.exit_code == 2
+    assert f"{out} holds only blocks of a drafter, not a model" in alone.stderr
+
+
 def test_the_model_itself_is_never_replaced(kinfolk, model, data, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(model.read_bytes())
@@ -88,6 +106,7 @@ def test_its_help_teaches(kinfolk):
         (("--seconds", 5), "--seconds and --steps"),
         (("--continue", 40), "--continue 40 leaves nothing of --length 40"),
         (("--length", 9999), "--length 9999 is more than the context"),
+        (("--alone",), "--kind dflash takes no --alone"),
         (("--feature-layers", "1,9"), "--feature-layers 1,9: 9"),
         (("--feature-layers", "1,x"), "--feature-layers 1,x: expected numbers"),
         (("--feature-layers", "1,1"), "--feature-layers 1,1: 1 is named twice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from kinfolk.engine.text import open_text
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
 
+log = logging.getLogger(__name__)
+
 TEXT = "x ="
 TEMPERATURE = 0.5
 """At which some seventy outcomes have four fifths of the mass."""
@@ -23,7 +26,12 @@ TEMPERATURE = 0.5
 LIKELY = 5
 """Tokens of a place whose outcomes are told apart, and that are drafted: all others are one."""
 
-SLOTS = 64
+SLOTS = 32
+"""With more of them, only one token is drafted for each."""
+
+EXACT = {"activations": "f16"}
+"""Rows rounded to int8 have a law that is a little other than the one computed from whole texts,
+and twenty thousand draws are enough to tell."""
 
 
 class Likely(Guided):
@@ -44,7 +52,7 @@ class JointLaw:
     """The likely outcomes of three tokens behind the prompt, and what the model says of each."""
 
     def __init__(self, models):
-        loaded = models.open("pocket")
+        loaded = models.open("pocket", **EXACT)
         settings = load_settings(device=models.device)
         tokenizer = open_text(models.target("pocket"), settings, models.registry)[0]
         self.prompt = tuple(tokenizer.encode(TEXT))
@@ -99,7 +107,7 @@ class JointLaw:
 def drafted_answers(models, law, mode, draws):
     """Answers of four tokens with other seeds, and their usages. The last token is there so that
     two are drafted: a step emits one more than it accepts."""
-    loaded = models.drafted("pocket", mode, slots=SLOTS)
+    loaded = models.drafted("pocket", mode, slots=SLOTS, **EXACT)
     drafter = Likely(
         loaded.drafter.drafter, law.candidates().to(loaded.device), loaded.info.vocabulary
     )
@@ -118,5 +126,8 @@ def three_tokens_have_the_joint_law(models, law, mode, draws, wrong):
     found, usages = drafted_answers(models, law, mode, draws)
     accepted = sum(usage.accepted for usage in usages)
     assert draws / 2 < accepted < sum(usage.drafted for usage in usages)
-    assert law.chance_of(found, law.outcomes) > 1e-3
-    assert law.chance_of(found, law.chances(wrong)) < 1e-3
+    right = law.chance_of(found, law.outcomes)
+    other = law.chance_of(found, law.chances(wrong))
+    log.info("%s: %d of %d draws accepted, chance %.3g, of %g %.3g",
+             mode, accepted, draws, right, wrong, other)  # fmt: skip
+    assert right > 1e-3 > other

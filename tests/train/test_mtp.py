@@ -70,9 +70,10 @@ def block(prepare, load_case):
     return make
 
 
-def write(drafter: TrainedMTP, path, registry, outtype="f32", name=""):
+def write(drafter: TrainedMTP, path, registry, outtype="f32", name="", *, alone=False):
     calls = []
-    writing = Writing(path, outtype, name, False, registry, lambda *bytes_: calls.append(bytes_))
+    progress = lambda *done: calls.append(done)  # noqa: E731
+    writing = Writing(path, outtype, name, False, alone, registry, progress)
     nbytes = drafter.write(drafter.parameters, writing)
     assert nbytes == path.stat().st_size
     assert calls[-1][0] == calls[-1][1] > 0
@@ -156,6 +157,12 @@ def test_the_model_stays_byte_for_byte(case, outtype, block, registry, tmp_path,
     loaded = open_model(path, registry)
     assert loaded.drafter is not None
     assert loaded.config.layers == 5
+    apart = write(block(case), tmp_path / "alone.gguf", registry, outtype, alone=True)
+    with GGUFFile.open(path) as both, GGUFFile.open(apart) as alone:
+        assert list(alone.metadata) == list(both.metadata)
+        assert set(alone.inventory) == set(added)
+        for name in added:
+            assert np.array_equal(alone.inventory.bytes(name), both.inventory.bytes(name))
 
 
 def test_keys_for_each_layer_get_the_entry_of_a_layer_with_attention(cases, registry):

@@ -198,6 +198,11 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
     help="Tensor type of OUT, as in 'kinfolk convert'.",
 )
 @click.option("--name", default="", help="Name in the file. Default: the model's, and 'drafter'.")
+@click.option(
+    "--alone",
+    is_flag=True,
+    help="Of mtp: write the block alone, for '--draft mtp --draft-model OUT'.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--restart", is_flag=True, help="Begin anew if there is an interrupted run.")
 @json_option

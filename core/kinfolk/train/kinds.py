@@ -69,6 +69,7 @@ class TrainingPlan(Protocol):
 @dataclass(frozen=True, slots=True)
 class Writing:
     """How the trained drafter is written to ``path``; ``name`` is empty unless it is stated.
+    ``alone``: without the model, where it would be part of the model's file.
 
     ``progress(done, total)`` is called with bytes.
     """
@@ -77,6 +78,7 @@ class Writing:
     outtype: str
     name: str
     overwrite: bool
+    alone: bool
     registry: Registry
     progress: Callable[[int, int], None]
 

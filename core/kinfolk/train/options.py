@@ -8,7 +8,7 @@ from typing import Any
 
 from kinfolk.errors import SettingsError
 
-_NOT_THE_RESULT = ("seconds", "steps", "sequences", "feature_memory", "outtype", "name")
+_NOT_THE_RESULT = ("seconds", "steps", "sequences", "feature_memory", "outtype", "name", "alone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class TrainOptions:
     seed: int = 0
     outtype: str = "q8_0"
     name: str = ""
+    alone: bool = False
 
     def check(self) -> None:
         """Raise :class:`SettingsError` for options that contradict each other."""

@@ -246,6 +246,7 @@ class TrainingRun:
             self.options.outtype,
             self.options.name,
             overwrite,
+            self.options.alone,
             self.registry,
             lambda done, total: self.report.progress(done, total, "written"),
         )

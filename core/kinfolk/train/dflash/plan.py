@@ -47,6 +47,7 @@ class DFlashPlan:
 
 def plan_training(target: TargetFile, options: TrainOptions) -> DFlashPlan:
     """Raises :class:`SettingsError` with the option at fault."""
+    options.refuse(("alone",), "its file never has the model in it")
     return DFlashPlan(
         choose_shape(
             target.config,

@@ -10,7 +10,7 @@ from kinfolk.gguf.values import Value
 from kinfolk.quant.formats import QuantFormats
 from kinfolk.train.blocks import BlockDrafter, Blocks
 from kinfolk.train.kinds import Writing
-from kinfolk.train.mtp.file import write_with_block
+from kinfolk.train.mtp.file import write_block
 from kinfolk.train.mtp.network import BlockNetwork, initial_parameters
 from kinfolk.train.mtp.shape import BlockShape
 from kinfolk.train.target import FrozenTarget
@@ -50,9 +50,9 @@ class TrainedMTP(BlockDrafter):
         return target.logits(rows[counted[:, 1:]])
 
     def write(self, parameters: Mapping[str, torch.Tensor], writing: Writing) -> int:
-        """Write the target's file with the block behind its layers."""
+        """Write the target's file with the block behind its layers, or the block alone."""
         formats = QuantFormats([provided.value for provided in writing.registry.quant_formats])
         numbers = {name: t.detach().float().cpu().numpy() for name, t in parameters.items()}
-        return write_with_block(
+        return write_block(
             self.target.loaded.file, self.keys, numbers, self.shape.layer, writing, formats
         )

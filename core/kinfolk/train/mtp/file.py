@@ -1,4 +1,4 @@
-"""Writes a model's file with a block behind its layers: a copy of the model, and its tensors."""
+"""Writes a block's file: a copy of the model with the block's tensors behind, or these alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kinfolk.convert.driver import encode
 from kinfolk.descriptors import QuantFormat
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.file_types import MIXES, choose_types
+from kinfolk.gguf.inventory import TensorInfo
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor
 from kinfolk.gguf.values import ByteArray, Value
 from kinfolk.quant.formats import QuantFormats
@@ -25,7 +26,7 @@ _COPIED: Final = 16 << 20
 """Bytes of a tensor that are copied at a time."""
 
 
-def write_with_block(
+def write_block(
     target: GGUFFile,
     keys: Mapping[str, Value],
     block: Mapping[str, npt.NDArray[np.float32]],
@@ -33,8 +34,8 @@ def write_with_block(
     writing: Writing,
     formats: QuantFormats,
 ) -> int:
-    """Write the tensors of ``target``, byte for byte, and those of the ``block`` in the types of
-    the writing's mix. Returns the bytes of the file.
+    """Write the tensors of ``target``, byte for byte, unless the block is to stand alone, and those
+    of the ``block`` in the types of the writing's mix. Returns the bytes of the file.
 
     Raises :class:`OutputError` or :class:`CapacityError`.
     """
@@ -44,16 +45,16 @@ def write_with_block(
         group=layer.heads // layer.kv_heads,
     )
     chosen = {name: formats.named(kind) for name, kind in types.items()}
+    copied = {} if writing.alone else target.inventory
     layouts = [
-        OutputTensor(name, info.shape, info.ggml_type, info.nbytes)
-        for name, info in target.inventory.items()
+        OutputTensor(name, info.shape, info.ggml_type, info.nbytes) for name, info in copied.items()
     ]
     layouts += [_layout(name, array.shape, chosen[name]) for name, array in block.items()]
     stated = {_NAME_KEY: writing.name} if writing.name else {}
     with GGUFOutput(
         writing.path, {**keys, **stated}, layouts, overwrite=writing.overwrite
     ) as output:
-        output.run(_jobs(target, block, chosen), workers=1, progress=writing.progress)
+        output.run(_jobs(target, copied, block, chosen), workers=1, progress=writing.progress)
     return writing.path.stat().st_size
 
 
@@ -64,10 +65,11 @@ def _layout(name: str, shape: tuple[int, ...], format_: QuantFormat) -> OutputTe
 
 def _jobs(
     target: GGUFFile,
+    copied: Mapping[str, TensorInfo],
     block: Mapping[str, npt.NDArray[np.float32]],
     formats: Mapping[str, QuantFormat],
 ) -> Iterator[Job]:
-    for name, info in target.inventory.items():
+    for name, info in copied.items():
         for start in range(0, info.nbytes, _COPIED):
             yield Job(name, start, partial(_stored, target, name, start))
     for name, array in block.items():

@@ -36,6 +36,7 @@ class MTPPlan:
 
     shape: BlockShape
     keys: Mapping[str, Value]
+    alone: bool = False
 
     feature_layers: ClassVar[tuple[int, ...]] = ()
     final: ClassVar[bool] = True
@@ -50,7 +51,7 @@ class MTPPlan:
         return TrainedMTP(self.shape, target, self.keys, anchors=options.anchors, seed=options.seed)
 
     def usage(self, out: Path) -> str:
-        return f"-m {out} --draft mtp"
+        return f"--draft mtp --draft-model {out}" if self.alone else f"-m {out} --draft mtp"
 
 
 def plan_training(target: TargetFile, options: TrainOptions) -> MTPPlan:
@@ -83,4 +84,4 @@ def plan_training(target: TargetFile, options: TrainOptions) -> MTPPlan:
         block=rows,
         gamma=options.gamma or usual_gamma(rows),
     )
-    return MTPPlan(shape, keys)
+    return MTPPlan(shape, keys, options.alone)
