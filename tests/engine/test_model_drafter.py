@@ -157,6 +157,24 @@ def test_a_draft_of_many_lanes_goes_less_deep(
     assert running.stats()["draft_failures"] == 0
 
 
+@pytest.mark.parametrize("count", [17, 33])
+@pytest.mark.parametrize("mode", ["auto", "tree"])
+def test_trees_of_many_lanes_have_the_nodes_that_there_are(
+    engine, text, solo, collect, drafted, count, mode
+):
+    """20 nodes are asked for; in a draft of 33 lanes, one token deep, there are two candidates."""
+    bare = several(text, 4, new=12)
+    many = [replace(bare[i % 4], id=f"n{i}", draft_mode="tree") for i in range(count)]
+    settings = {"slots": count, "draft_mode": mode}
+    loaded = drafted(futures_of(bare, solo), budget=20, columns=2, depth=6, settings=settings)
+    limits = {"slots": count, "step_tokens": 512, "verify_rows": MAX_VERIFY_ROWS}
+    running = engine(model=loaded, **limits)
+    for index, outcome in enumerate(run(running, many, collect)):
+        assert outcome.tokens == solo(bare[index % 4]).tokens
+        assert outcome.end.usage.accepted > 0
+    assert running.stats()["draft_failures"] == 0
+
+
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
 @pytest.mark.parametrize("budget", [None, 14])
 def test_requests_of_other_lengths_share_steps(engine, text, solo, collect, drafted, count, budget):
