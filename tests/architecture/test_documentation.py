@@ -6,22 +6,16 @@ import ast
 import importlib
 import json
 import operator
-import os
 import re
 import runpy
-import shlex
 import subprocess
 import sys
-import tomllib
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kinfolk.hookcheck import DISCOVERY, MODEL
-
-DRAFTER_DEMO = "kinfolk-drafter-demo"
 
 
 @pytest.fixture(scope="module")
@@ -413,79 +407,11 @@ def test_what_the_page_says_is_built_in_is(plugins_page):
 # -- tutorial -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def reader(tmp_path):
-    """Runs commands of a page unchanged, except pip: the packages that it would install are on the
-    path. With pip, in an environment of its own, pages are played by the packaging tests."""
-    site = tmp_path / "site"
-    site.mkdir()
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    found = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PATH": programs, "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
-    del environment["KINFOLK_PLUGINS"]  # packages on the path count
-
-    def run(command, folder):
-        words = shlex.split(command)
-        if words[:2] == ["pip", "install"]:
-            if "-e" in words:
-                install(folder / words[-1].partition("[")[0], site)
-            return 0, ""
-        if words[:2] == ["pip", "wheel"]:
-            command = f"python -m {command} --no-build-isolation --no-index"
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=250,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    return run
-
-
-def play(repo, page, folder, run):
-    folder.mkdir()
+def test_the_drafters_tutorial_writes_the_files_of_the_example(repo):
+    """The packaging tests play both tutorials, with pip, in an environment of their own."""
     tutorial = runpy.run_path(str(repo / "docs/tutorial.py"))
-    tutorial["play"]((repo / "docs" / page).read_text(), folder, run)
-
-
-@pytest.mark.timeout(900)
-def test_the_tutorial_works_from_start_to_end(repo, tmp_path, reader):
-    folder = tmp_path / "folder"
-    play(repo, "tutorial.md", folder, reader)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = {Path(name).name for name in archive.namelist()}
-    assert {"family.py", "model.py", "py.typed", "entry_points.txt"} <= names
-    assert "reference.py" not in names
-
-
-@pytest.mark.timeout(900)
-def test_the_drafters_tutorial_works_from_start_to_end(repo, tmp_path, reader):
-    """Its files are those of the example."""
-    folder = tmp_path / "folder"
-    play(repo, "drafter.md", folder, reader)
-    example = repo / "examples" / DRAFTER_DEMO
     page = (repo / "docs/drafter.md").read_text()
-    written = re.findall(rf"^# {DRAFTER_DEMO}/(\S+)$", page, re.MULTILINE)
-    assert len(written) == 8
-    for name in written:
-        assert (folder / DRAFTER_DEMO / name).read_text() == (example / name).read_text(), name
-
-
-def install(folder, site):
-    """The files of an editable install: the path of the code, and the project's metadata."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    fields = {"Metadata-Version": "2.1", "Name": project["name"], "Version": project["version"]}
-    (info / "METADATA").write_text("".join(f"{key}: {text}\n" for key, text in fields.items()))
-    points = project["entry-points"]["kinfolk"]
-    lines = [f"{name} = {module}\n" for name, module in points.items()]
-    (info / "entry_points.txt").write_text("[kinfolk]\n" + "".join(lines))
-    for module in points.values():
-        package = module.partition(".")[0]
-        (site / package).symlink_to(folder / package)
+    files = {step.path: step.text for step in tutorial["steps"](page) if step.kind == "file"}
+    assert len(files) == 8
+    for path, text in files.items():
+        assert (repo / "examples" / path).read_text() == text, path

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -201,9 +202,14 @@ def test_the_tutorial_works_with_pip(others, repo, wheels, tmp_path):
     tutorial = runpy.run_path(str(repo / "docs" / "tutorial.py"))
     page = (repo / "docs" / "tutorial.md").read_text()
     tutorial["play"](page, tmp_path, reader(others, wheels["bundle"]))
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {Path(name).name for name in archive.namelist()}
+    assert {"family.py", "model.py", "py.typed", "entry_points.txt"} <= names
+    assert "reference.py" not in names
     # The built wheel works without the sources.
     others.pip("uninstall", "-y", "kinfolk-granite")
-    others.pip("install", "--no-index", *(tmp_path / "dist").glob("*.whl"))
+    others.pip("install", "--no-index", wheel)
     run(others, "kinfolk", "run", "-m", tmp_path / "granite.gguf", "--max-tokens", "4", "Hello")
 
 
