@@ -5,11 +5,11 @@
 
 ``--draft`` is ``off``, or names of drafters with commas between them, tried in this order; behind
 one of them, ``=FILE`` says where its weights are. ``tree:`` before them asks for trees and
-``chain:`` for chains. Every prompt is
-continued alone, at every temperature, after a round that is not counted. ``equal`` counts the
-answers that are those of the first ``--draft``. Where another one begins to differ, both tokens
-should be nearly as good: ``gap`` is by how much the worse of the two misses the best score, in
-float32 on the CPU, noise included; the largest of all prompts, and ``gap p50`` their median.
+``chain:`` for chains. Every prompt is continued alone, at every temperature, after a round that is
+not counted. ``equal`` counts the answers that are those of the first ``--draft``. Where another one
+begins to differ, both tokens should be nearly as good: ``gap`` is by how much the worse of the two
+misses the best score, in float32 on the CPU, noise included; the largest of all prompts, and
+``gap p50`` their median.
 """
 
 from __future__ import annotations

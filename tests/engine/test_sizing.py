@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kinfolk.engine.buckets import wanted_captures
+from kinfolk.engine.buckets import draft_lanes, draft_rows, lane_depth, wanted_captures
 from kinfolk.engine.memory import (
     DEMOTED,
     FEWEST_CAPTURES,
@@ -375,3 +375,11 @@ def test_a_small_device_keeps_fewer_captured_steps():
     assert counts == [FEWEST_CAPTURES, FEWEST_CAPTURES, 17, 45, 61]
     assert wanted_captures(64, 4096, 2048) == 61
     assert wanted_captures(64, 6144, 4096) == 73
+
+
+@pytest.mark.parametrize("slots", [1, 8, 9, 40, 128, 129, 300])
+def test_a_draft_of_any_lanes_fits_what_is_planned(slots):
+    """Captured drafts have lanes to spare; above 128, one draft has as many as there are."""
+    for lanes in range(1, slots + 1):
+        rows = (draft_lanes(lanes) or lanes) * (1 + lane_depth(lanes, 15))
+        assert rows <= draft_rows(slots, 15)

@@ -30,8 +30,8 @@ SLOTS = 32
 """With more of them, only one token is drafted for each."""
 
 EXACT = {"activations": "f16"}
-"""Rows rounded to int8 have a law that is a little other than the one computed from whole texts,
-and twenty thousand draws are enough to tell."""
+"""Otherwise a GPU rounds rows to int8 in steps of up to 16 rows, and to float16 in larger ones: the
+law is computed from texts of a few rows, and the draws are steps of many."""
 
 
 class Likely(Guided):

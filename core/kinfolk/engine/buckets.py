@@ -353,8 +353,9 @@ def lane_depth(lanes: int, most: int) -> int:
 
 def draft_rows(slots: int, most: int) -> int:
     """The most rows of lanes, their own and those that are drafted, of a draft for up to so many
-    sequences."""
-    return max(lanes * (1 + lane_depth(lanes, most)) for lanes in likely_lanes(slots))
+    sequences; more than any captured draft has lanes for are one draft too."""
+    sizes = {draft_lanes(count) or count for count in range(1, slots + 1)}
+    return max(lanes * (1 + lane_depth(lanes, most)) for lanes in sizes)
 
 
 def likely_lanes(slots: int) -> list[int]:
