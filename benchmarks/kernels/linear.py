@@ -45,8 +45,15 @@ from kinfolk_kernels.linear.gemm_large import gemm_large
 from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
-from kinfolk_kernels.linear.gemm_mma_int8 import MmaInt8Tile, gemm_mma_int8
+from kinfolk_kernels.linear.gemm_mma_int8 import (
+    LEAST_MEMORY,
+    LONG,
+    SHORT,
+    MmaInt8Tile,
+    gemm_mma_int8,
+)
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
+from kinfolk_kernels.linear.gemm_mma_int8 import tile_in as mma_int8_tile_in
 from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.triton_backend import MAX_DOT_ROWS, ROWS_BY_COPIES
@@ -84,7 +91,10 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
     int8: list[Tile] = [int8_tile_for(shapes)]
-    copies: list[Tile] = [mma_int8_tile_for(shapes), mma_int8_tile_for(shapes, 4, 2)]
+    copies: list[Tile] = [
+        mma_int8_tile_for(shapes, -(-rows // 8)),
+        *(mma_int8_tile_in(shapes, *some) for some in {*SHORT, *LONG[1], *LONG[2], LEAST_MEMORY}),
+    ]
     dots: list[Tile] = [warps_for(shapes)]
     few: list[Tile] = [*int8, *copies, mma_tile(shapes, rows)]
     halves: list[Tile] = [mma_tile(shapes, rows), *_other_halves(shapes, rows)]
@@ -124,7 +134,7 @@ def default_tile(name: str, rows: int) -> Tile:
     if rows > MAX_INT8_ROWS:
         return mma_tile(shapes, rows)
     copies = rows in ROWS_BY_COPIES.get(format_of(name), ())
-    return mma_int8_tile_for(shapes) if copies else int8_tile_for(shapes)
+    return mma_int8_tile_for(shapes, -(-rows // 8)) if copies else int8_tile_for(shapes)
 
 
 def format_of(name: str) -> str:
@@ -141,12 +151,13 @@ def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
 class _Shape:
     """The properties of a matrix that tile selection reads."""
 
+    format: str
     rows: int
     columns: int
 
 
 def _shapes(name: str) -> list[Any]:
-    return [_Shape(n, k) for _, n, k in LAUNCHES[name]]
+    return [_Shape(*shape) for shape in LAUNCHES[name]]
 
 
 def label(tile: Tile) -> str:
@@ -303,7 +314,8 @@ def whole_step(
         "rows prepared each time": (default, True, nullcontext()),
     }
     if 1 < rows <= MAX_INT8_ROWS:
-        copies: Callable[[str], Tile] = lambda name: mma_int8_tile_for(_shapes(name))  # noqa: E731
+        eights = -(-rows // 8)
+        copies: Callable[[str], Tile] = lambda name: mma_int8_tile_for(_shapes(name), eights)  # noqa: E731
         ways["by copies"] = (copies, False, nullcontext())
         ways["by copies, rows prepared each time"] = (copies, True, nullcontext())
     if rows > MAX_INT8_ROWS and not alone:

@@ -69,6 +69,14 @@ def usage_of(code: bytes, shared: int) -> KernelUsage:
     return KernelUsage(shared, registers, spilled, loop_spills)
 
 
+def instructions_of(code: bytes) -> list[str]:
+    """The lines of machine code, disassembled."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        return _run("nvdisasm", "-c", file.name).splitlines()
+
+
 def compiled_for(launch: Launch, capability: int) -> Any:
     """The kernel that Triton compiles for a launch; ``asm`` holds all its intermediate forms."""
     compiled_in, options = launch.compiled_in(capability >= FIRST_CAPABILITY)

@@ -23,6 +23,7 @@ from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma_int8 import UNIT_COLUMNS, gemm_mma_int8
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
+from kinfolk_kernels.linear.gemm_mma_int8 import tile_in as mma_int8_tile_in
 from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import f16_rows, mma_rows
 from kinfolk_kernels.packing import pack
@@ -109,13 +110,14 @@ def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
     x = quantize(numbers(rows, planes.columns).cuda())
     expected = numbers_of(x).double() @ exact.T
-    default = mma_int8_tile_for([planes])
+    default = mma_int8_tile_for([planes], -(-rows // 8))
     units = -(-planes.columns // UNIT_COLUMNS)
     # Shares of every length around a tile's, so that tiles have one part, two and many.
     shares = {2, units // 3, units - 1, units, units + 3} - {0}
     more = [replace(default, share=share, span=units) for share in shares]
-    for tile in (*(more if rows == 9 else ()), mma_int8_tile_for([planes], 4, 2), None):
-        for _ in range(2):  # the second time, counters are those that the first one left
+    others = [mma_int8_tile_in([planes], *some) for some in ((4, 3, 3), (6, 2, 3), (2, 1, 3))]
+    for tile in (*(more if rows == 9 else ()), *others, None):
+        for _ in range(2):  # the second time, parts are those that the first one left
             with poisoned():
                 out = torch.empty(rows, planes.rows, device="cuda")
             gemm_mma_int8([planes], x, [out], tile).run()
@@ -136,7 +138,7 @@ def test_rows_by_warps_on_their_own_and_in_groups(matrix, numbers, poisoned, nam
     shares = {default.column_warps, pairs // 3, pairs - 1, pairs, pairs + 3}
     more = [replace(default, share=share, span=pairs) for share in shares if share > 0]
     for tile in (*(more if rows in (24, 64, 128) else ()), None):
-        for _ in range(2):  # the second time, counters are those that the first one left
+        for _ in range(2):  # the second time, parts are those that the first one left
             with poisoned():
                 out = torch.empty(rows, planes.rows, device="cuda", dtype=dtype)
             gemm_mma([planes], made, [out], tile).run()

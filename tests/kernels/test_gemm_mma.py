@@ -52,6 +52,15 @@ LAUNCHES = {
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
+def test_the_address_of_a_copy_with_a_policy_is_one_register(name):
+    from copy_addresses import assert_addresses_of_one_register
+
+    rows, formats, columns = LAUNCHES[name]
+    launch = launch_of(rows, *formats, columns=columns)
+    assert_addresses_of_one_register(launch.source.compiled())
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_it_compiles_without_spills_in_loops(name):
     from kinfolk_kernels.aot import usage_of
 
@@ -69,8 +78,9 @@ def test_it_compiles_without_spills_in_loops(name):
     [
         (("Q4_K", "Q6_K", "IQ4_XS"), 768, 9, MmaTile(4, 6, 1, 2, 6)),
         (("Q8_0", "Q5_0"), 704, 20, MmaTile(13, 6, 2, 1)),
+        (("Q4_K",), 768, 20, MmaTile(2, 6, 1, 2)),
     ],
-    ids=["blocks of 256, six stages", "a last group without a partner"],
+    ids=["blocks of 256, six stages", "a last group without a partner", "three parts of a tile"],
 )
 def test_products_of_float16_rows_equal_float64(
     random_planes, numbers, names, columns, batch, tile

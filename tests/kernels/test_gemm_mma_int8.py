@@ -21,7 +21,7 @@ from kinfolk_kernels.linear.gemm_mma_int8 import (
     stage_bytes,
     tile_for,
 )
-from kinfolk_kernels.linear.segments import counters
+from kinfolk_kernels.linear.segments import MISSING, missing_parts
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -38,7 +38,7 @@ emulated = pytest.mark.interpreter
 def multiply(matrices, x, tile, seed=1):
     outs = [torch.full((x.shape[0], planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma_int8(matrices, quantize(x), outs, tile), seed)
-    assert not counters(CPU, 1).any()
+    assert (missing_parts(CPU, 1) == MISSING).all()
     return outs
 
 
@@ -57,8 +57,15 @@ SMALL = ("Q8_0", "Q4_0", "Q5_0")
     [
         (LARGE, 768, 11, MmaInt8Tile(2, 3, 1, 2)),
         (SMALL, 704, 3, MmaInt8Tile(2, 3, 2, 1)),
+        (("Q4_K",), 3072, 16, MmaInt8Tile(2, 12, 1, 2, x_stages=4)),
+        (("Q4_K",), 1280, 9, MmaInt8Tile(3, 6, 2, 3, x_stages=2)),
     ],
-    ids=["blocks of 256", "blocks of 32 and no whole number of units"],
+    ids=[
+        "blocks of 256",
+        "blocks of 32 and no whole number of units",
+        "more parts of a tile than are asked for at once",
+        "three warps of different columns",
+    ],
 )
 def test_products_equal_float64(random_planes, numbers, names, columns, batch, tile):
     """Shares begin inside tiles, and rows are no multiple of four."""
@@ -111,6 +118,15 @@ LAUNCHES = {
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
+def test_the_address_of_a_copy_with_a_policy_is_one_register(name):
+    from copy_addresses import assert_addresses_of_one_register
+
+    rows, formats, columns = LAUNCHES[name]
+    launch = launch_of(rows, *formats, columns=columns)
+    assert_addresses_of_one_register(launch.source.compiled())
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_it_compiles_without_spills_in_loops(name):
     from kinfolk_kernels.aot import usage_of
 
@@ -126,7 +142,8 @@ def test_it_compiles_without_spills_in_loops(name):
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]
-    assert_covered_once(matrices, tile_for(matrices), -(-columns // 256))
+    for row_tiles in (1, 2):
+        assert_covered_once(matrices, tile_for(matrices, row_tiles), -(-columns // 256))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -28,6 +28,7 @@ using std::min;
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 struct Dim { int x; };
 static Dim threadIdx, blockIdx, gridDim;
 char memory[256 * 1024] __attribute__((aligned(1024)));
@@ -104,8 +105,7 @@ template <typename Body> static void together(Collective &c, int count, void *mi
 static Collective &own_warp() { return warps[threadIdx.x / 32]; }
 static void __syncwarp() { together(own_warp(), 32, nullptr, 0, [](Collective &) {}); }
 static void __syncthreads() { together(whole, (int)threads.size(), nullptr, 0, [](Collective &) {}); }
-template <typename T> static T __shfl_sync(unsigned, T v, int) { return v; }  // used for what is equal in a warp
-static void __threadfence() {}
+template <typename T> static T __shfl_sync(unsigned, T v, int) { return v; }  // of the lane itself, or of any
 template <typename T> static T __ldcg(const T *p) { return *p; }
 template <typename T> static void __stcg(T *p, T v) { *p = v; }
 static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
@@ -129,8 +129,10 @@ DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
   threads[current].copies.push_back({Pending::COPY, to, from, there});
   copies_may_end();
 }
+DEVICE void copy16_or_zero(u32 to, const void *from, bool there, uint64_t) { copy16_or_zero(to, from, there); }
 DEVICE void copy16(u32 to, const void *from) { copy16_or_zero(to, from, true); }
-template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from) { copy16(to, (const char *)from + OFFSET); }
+template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, uint64_t) { copy16(to, (const char *)from + OFFSET); }
+DEVICE u32 own_address(u32 at) { return at; }
 DEVICE void end_of_copies() { threads[current].copies.push_back({Pending::END, 0, nullptr, false}); }
 template <int LEFT> DEVICE void wait_for_copies() {
   Thread &t = threads[current];
@@ -150,13 +152,8 @@ DEVICE void barrier_arrive_after_copies(u32 at) {
 }
 DEVICE void barrier_wait(u32 at, u32 parity) { while ((u32)barrier_at(at).turn == parity) yield(); }
 DEVICE void column_warps_wait(int barrier) { together(named[barrier], 32 * COLUMN_WARPS, nullptr, 0, [](Collective &) {}); }
-DEVICE void column_warps_arrive(int barrier) {
-  Collective &c = named[barrier];
-  idle = 0;
-  if (++c.arrived == 32 * COLUMN_WARPS) c.arrived = 0, c.turn++;
-}
-DEVICE int acquire(const int *flag) { return yield(), *flag; }
-DEVICE void release(int *flag, int v) { *flag = v; }
+DEVICE uint4 load_of_others(const u32 *at) { return yield(), *(const uint4 *)at; }
+DEVICE void store_for_others(u32 *at, const uint4 &v) { *(uint4 *)at = v; }
 DEVICE void wait_for_producers() {}
 DEVICE void start_dependents() {}
 
@@ -256,6 +253,7 @@ static bool __any_sync(unsigned, bool v) {
   });
   return vote.any;
 }
+static bool __all_sync(unsigned lanes, bool v) { return !__any_sync(lanes, !v); }
 // Bulk copies are as late as other threads' turns make them: they are done at once, and arrive.
 DEVICE void barrier_expect(u32, u32) {}
 DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {

@@ -100,6 +100,7 @@ template <int FORMAT> struct Source {
   static constexpr u32 Q_ROW = (u32)GROUPS * L::CHUNKS / 2 * 16;
   static constexpr u32 HIGH_ROW = L::TWO_BITS ? (u32)COLUMNS : (u32)((COLUMNS + 255) / 256 * 8 * 16);
   const char *q, *high, *scales;  // of the lane, at the first pair
+  u64 policy;
   int there;                      // groups of four rows from the first on
 
   ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
@@ -124,29 +125,31 @@ template <int FORMAT> struct Source {
     const int chunks = ALL || 2 * pair + 1 < GROUPS ? L::CHUNKS : L::CHUNKS / 2;
     const char *from = q + pair * (L::CHUNKS * 16);
     constexpr int STEP = 32 / L::CHUNKS;
+    const u32 even = own_address(stage + (lane ^ (STEP == 2 && lane >= 16 ? L::TURN : 0)) * 16);
+    const u32 odd = STEP == 2 ? even : own_address(stage + (lane ^ L::TURN) * 16);
 #pragma unroll
     for (int i = 0; i < 8 / STEP; i++) {
-      bool odd = STEP == 2 ? lane / 16 : i % 2;
-      u32 to = stage + i * 512 + (lane ^ (odd ? L::TURN : 0)) * 16;
+      const u32 to = (i % 2 ? odd : even) + i * 512;
       bool is = ALL || (i * STEP + lane / L::CHUNKS < there && lane % L::CHUNKS < chunks);
       copy_one<ALL>(to, from + i * STEP * Q_ROW, is, q);
     }
     if (L::HIGH) {
       from = high + (L::TWO_BITS ? (pair >> 1) * 256 + (pair & 1) * 32 : (pair >> 1) * 128);
-      u32 to = stage + L::Q_BYTES + (lane ^ (lane / 8 % 2 * 2)) * 16;
+      const u32 to = own_address(stage + L::Q_BYTES + (lane ^ (lane / 8 % 2 * 2)) * 16);
 #pragma unroll
       for (int i = 0; i < 2; i++) copy_one<ALL>(to + i * 512, from + i * 4 * HIGH_ROW, ALL || i * 4 + lane / 8 < there, high);
     }
     from = scales + (lane < 16 ? pair * 32 : (pair >> 1) * 16);
     bool row = (lane < 16 ? lane / 2 : lane % 8) < there;
     bool column = lane >= 16 || lane % 2 * (L::CHUNKS / 2) < chunks;
-    if (lane < (L::SMALL ? 16 : 24)) copy_one<ALL>(stage + L::SCALES_AT + lane * 16, from, ALL || (row && column), scales);
+    const u32 to = own_address(stage + L::SCALES_AT + lane * 16);
+    if (lane < (L::SMALL ? 16 : 24)) copy_one<ALL>(to, from, ALL || (row && column), scales);
   }
 
   // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
-  template <bool ALL> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) {
-    if (ALL) copy16(to, from);
-    else copy16_or_zero(to, is ? from : other, is);
+  template <bool ALL> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) const {
+    if (ALL) copy16_from<0>(to, from, policy);
+    else copy16_or_zero(to, is ? from : other, is, policy);
   }
 };
 
@@ -326,58 +329,7 @@ template <int FORMAT> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, i
 }
 #endif
 
-#if WARPGROUPS
-// A tile of several programs. Of two, the second leaves its part, and the first one adds it. Of more, each
-// leaves its part and sums some tiles of x of all parts, when its share is done: one program alone would
-// read all parts for longer than it multiplies.
-struct SharedTile {
-  int tile, first, count;  // programs
-
-  ALWAYS SharedTile(const Work &work, int tile, int end) : tile(tile) {
-    first = tile * work.span / work.share;
-    count = (min((tile + 1) * work.span, end) - 1) / work.share - first + 1;
-  }
-  // The first program may leave a part of the tile before, too.
-  ALWAYS float *part(const Work &work, int program, int warp, int lane) const {
-    return work.part + (u64)(PARTS * program + (program == first)) * (TILE * X_ROWS) + warp * (SUMS * 32) + lane;
-  }
-  ALWAYS int *arrived(const Work &work, int warp) const { return work.done + first * ROW_WARPS + warp; }
-
-  ALWAYS void leave(float (*sums)[4], const Work &work, int program, int warp, int lane) const {
-    float *to = part(work, program, warp, lane);
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
-    __threadfence();
-    __syncwarp();
-    if (lane == 0) count_up(arrived(work, warp));
-  }
-
-  ALWAYS void add_other(float (*sums)[4], const Work &work, int warp, int lane) const {
-    int *counter = arrived(work, warp);
-    while (!acquire(counter)) {}
-    add_sums(sums, part(work, first + 1, warp, lane), true);
-    __syncwarp();
-    if (lane == 0) *counter = 0;
-  }
-
-  template <int FORMAT> ALWAYS void sum(const Matrix &m, const Work &work, int program, int warp, int lane) const {
-    int *counter = arrived(work, warp);
-    while (acquire(counter) < count) {}
-    for (int j = program - first; j < ROW_TILES; j += count) {
-      float sums[2][4] = {};
-      for (int p = first; p < first + count; p++) {
-        const float *from = part(work, p, warp, lane) + j * (4 * 32);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums[i / 4][i % 4] += __ldcg(from + (i / 4 * ROW_TILES * 4 + i % 4) * 32);
-      }
-      write_tile<FORMAT>(sums[0], sums[1], j, m, work, (tile * ROW_WARPS + warp) * 32, lane);
-    }
-    __syncwarp();
-    // The last one leaves the counter as it was.
-    if (lane == 0 && count_up(counter) == 2 * count - 1) *counter = 0;
-  }
-};
-#endif
+#include "gemm_sums.cu"
 
 template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
   using L = Layout<FORMAT>;
@@ -400,6 +352,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   Rounds ahead(work, start, stop);
   Ring<STAGES> filled;
   Source<FORMAT> source;
+  source.policy = work.policy;
   source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
   auto copy_weights = [&]() {
     if (!ahead.over()) {
@@ -472,7 +425,6 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     give_back_x();
 #endif
     if (tile == last_tile) start_dependents();
-    if (!sum_of_columns(sums, left, row_warp, column_warp, tile > first_tile, tile < last_tile, lane)) continue;
 #if WARPGROUPS
     const SharedTile shared(work, tile, end);
     if (shared.count > 2 || program > shared.first) {
@@ -482,7 +434,9 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     if (shared.count == 2) shared.add_other(sums, work, row_warp, lane);
     write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
 #else
-    end_tile<FORMAT>(sums, m, work, program, tile, start, end, row_warp, lane);
+    float own[OWNED][2][4];
+    sum_of_columns(own, sums, left, row_warp, column_warp, tile > first_tile, lane);
+    if (column_warp < OWNERS) end_tile<FORMAT>(own, m, work, program, tile, start, end, row_warp, column_warp, lane);
 #endif
   }
 #if WARPGROUPS

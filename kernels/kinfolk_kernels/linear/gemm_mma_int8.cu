@@ -80,6 +80,7 @@ template <int FORMAT> struct StageSource {
   static constexpr u32 CHUNKS = GROUPS * (FORMAT == Q8_0 ? 16 : 8), Q_ROW = CHUNKS * 16;
   static constexpr u32 HIGH_ROW = S::TWO_BITS ? (u32)COLUMNS : (u32)UNITS * 8 * 16;
   const char *q, *high, *scales, *supers;  // of the lane, at the first stage
+  u64 policy;
   int there;                               // groups of four rows from the first on
 
   ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
@@ -98,17 +99,17 @@ template <int FORMAT> struct StageSource {
 
   template <bool ALL> ALWAYS void copy_as(u32 stage, int n, int lane) const {
     const char *from = q + n * 512;
-    const u32 even = stage + lane * 16, odd = stage + (lane ^ S::TURN) * 16;
+    const u32 even = own_address(stage + lane * 16), odd = own_address(stage + (lane ^ S::TURN) * 16);
     copy_rows<ALL, 0>(even, odd, from, n * 32 + lane < CHUNKS);
     if constexpr (S::HIGH) {
       constexpr int EACH = 32 / S::HIGH_CHUNKS;  // groups of rows at a time
       const u32 turn = EACH == 4 ? lane / 8 % 2 * S::HIGH_TURN : lane / 16 * S::HIGH_TURN;
-      copy_high<ALL, 0, EACH>(stage + S::HIGH_AT + (lane ^ turn) * 16, high + n * (S::HIGH_CHUNKS * 16), lane / S::HIGH_CHUNKS);
+      copy_high<ALL, 0, EACH>(own_address(stage + S::HIGH_AT + (lane ^ turn) * 16), high + n * (S::HIGH_CHUNKS * 16), lane / S::HIGH_CHUNKS);
     }
     const bool row = lane / S::OF_GROUPS % 8 < there, column = n * S::OF_GROUPS + lane % S::OF_GROUPS < GROUPS;
     if (S::OF_GROUPS == 4 || lane < 8 * S::OF_GROUPS)
-      copy_one<ALL, 0>(stage + S::SCALES_AT + lane * 16, scales + n * (S::OF_GROUPS * 16), row && column, scales);
-    if (!S::SMALL && lane < 8) copy_one<ALL, 0>(stage + S::SUPERS_AT + lane * 16, supers + n * 16, lane < there, supers);
+      copy_one<ALL, 0>(even + S::SCALES_AT, scales + n * (S::OF_GROUPS * 16), row && column, scales);
+    if (!S::SMALL && lane < 8) copy_one<ALL, 0>(even + S::SUPERS_AT, supers + n * 16, lane < there, supers);
   }
 
   template <bool ALL, int I> ALWAYS void copy_rows(u32 even, u32 odd, const char *from, bool column) const {
@@ -121,9 +122,9 @@ template <int FORMAT> struct StageSource {
   }
 
   // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
-  template <bool ALL, int OFFSET> static ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) {
-    if (ALL) copy16_from<OFFSET>(to, from);
-    else copy16_or_zero(to, is ? from + OFFSET : other, is);
+  template <bool ALL, int OFFSET> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) const {
+    if (ALL) copy16_from<OFFSET>(to, from, policy);
+    else copy16_or_zero(to, is ? from + OFFSET : other, is, policy);
   }
 };
 
@@ -324,6 +325,8 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
   }
 }
 
+#include "gemm_sums.cu"
+
 template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
   using S = Stage<FORMAT>;
   constexpr int STAGES = WEIGHT_BYTES / S::BYTES;
@@ -348,6 +351,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   Rounds ahead(work, start, stop), x_ahead = ahead;
   Ring<STAGES> filled;
   StageSource<FORMAT> source;
+  source.policy = work.policy;
   int step = 0;  // of a unit of two stages
   source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
   auto copy_weights = [&]() {
@@ -413,8 +417,9 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
       copy_x(Bool<true>{});
     }
     if (tile == last_tile) start_dependents();
-    if (!sum_of_columns(sums, left, row_warp, column_warp, tile > first_tile, tile < last_tile, lane)) continue;
-    end_tile<FORMAT>(sums, m, work, program, tile, start, end, row_warp, lane);
+    float own[OWNED][2][4];
+    sum_of_columns(own, sums, left, row_warp, column_warp, tile > first_tile, lane);
+    if (column_warp < OWNERS) end_tile<FORMAT>(own, m, work, program, tile, start, end, row_warp, column_warp, lane);
   }
 }
 

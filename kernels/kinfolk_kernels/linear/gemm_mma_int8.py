@@ -6,15 +6,16 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows
-from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS
-from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of
+from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS
+from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of, tiles_of
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -23,12 +24,32 @@ UNIT_COLUMNS = 256
 """Columns that a warp multiplies at a time."""
 
 LEAST_UNITS = LEAST_PAIRS // 2
-STAGES = 4
-X_STAGES = 3
+STAGES, LEAST_STAGES = 4, 2
+"""Stages of a warp's weights."""
+
+WARPS = 12
+LONG_ROUNDS = 8
+"""Rounds of a program above which the time of its rounds decides, not that of its end."""
+
+Arrangement = tuple[int, int, int]
+"""Warps of different rows, warps of different columns, stages of x."""
+
+SHORT: tuple[Arrangement, ...] = ((3, 4, 4), (4, 3, 4))
+LONG: Mapping[int, tuple[Arrangement, ...]] = {1: ((6, 2, 4),), 2: ((4, 3, 4),)}
+"""The arrangements to be tried, of short launches, and of long ones by tiles of x. Warps of
+different columns leave fewer parts of a tile to be summed, and need more memory for x. Measured
+(``benchmarks/NOTES.md``)."""
+
+LEAST_MEMORY: Arrangement = (6, 2, 3)
+"""The arrangement of the remaining launches."""
 
 
+@dataclass(frozen=True, slots=True)
 class MmaInt8Tile(MmaTile):
-    """The same for this kernel: ``share`` and ``span`` count in units of ``UNIT_COLUMNS``."""
+    """The same for this kernel: ``share`` and ``span`` count in units of ``UNIT_COLUMNS``. All
+    warps of the same columns share ``x_stages`` stages of x."""
+
+    x_stages: int = LEAST_MEMORY[2]
 
 
 def gemm_mma_int8(
@@ -39,11 +60,10 @@ def gemm_mma_int8(
 ) -> CudaLaunch:
     """The launch that computes outs[i] [M, N_i] = x W_i^T, 2 <= M <= 16, for up to four matrices of
     K columns."""
-    tile = tile or tile_for(matrices)
     row_tiles = -(-outs[0].shape[0] // 8)
-    stage = max(stage_bytes(planes.format) for planes in matrices)
-    others = _other_bytes(tile, row_tiles)
-    weight_bytes = min(tile.stages, (MAX_SHARED - others) // tile.warps // stage) * stage
+    tile = tile or tile_for(matrices, row_tiles)
+    others, stages = _other_bytes(tile, row_tiles), _stages(matrices, tile, row_tiles)
+    weight_bytes = min(tile.stages, stages) * _stage_bytes(matrices)
     return launch_of(
         SOURCE,
         matrices,
@@ -51,15 +71,29 @@ def gemm_mma_int8(
         tile,
         (x.words, x.scale),
         row_tiles,
-        {"X_STAGES": X_STAGES, "WEIGHT_BYTES": weight_bytes},
+        {"X_STAGES": tile.x_stages, "WEIGHT_BYTES": weight_bytes},
         others + tile.warps * weight_bytes,
     )
 
 
-def tile_for(matrices: Sequence[Planes], row_warps: int = 6, column_warps: int = 2) -> MmaInt8Tile:
-    """The tile for the shapes of the matrices."""
+def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
+    """The tile for the shapes and formats of the matrices and ``row_tiles`` tiles of eight rows of
+    x: of the first arrangement with memory for two stages of weights."""
+    units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
+    arrangements = LONG[row_tiles] if units > LONG_ROUNDS * WARPS * MULTIPROCESSORS else SHORT
+    for arrangement in arrangements:
+        tile = tile_in(matrices, *arrangement)
+        if _stages(matrices, tile, row_tiles) >= LEAST_STAGES:
+            return tile
+    return tile_in(matrices, *LEAST_MEMORY)
+
+
+def tile_in(
+    matrices: Sequence[Planes], row_warps: int, column_warps: int, x_stages: int
+) -> MmaInt8Tile:
+    """The tile of an arrangement."""
     tile = tile_of(matrices, row_warps, column_warps, UNIT_COLUMNS, LEAST_UNITS)
-    return MmaInt8Tile(tile.share, tile.span, row_warps, column_warps, STAGES)
+    return MmaInt8Tile(tile.share, tile.span, row_warps, column_warps, STAGES, x_stages)
 
 
 def stage_bytes(format: str) -> int:
@@ -69,8 +103,18 @@ def stage_bytes(format: str) -> int:
     return 4096 + 1024 * layout.bits + scales + (0 if layout.block == 32 else 128)
 
 
+def _stage_bytes(matrices: Sequence[Planes]) -> int:
+    return max(stage_bytes(planes.format) for planes in matrices)
+
+
+def _stages(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) -> int:
+    """Stages of weights that a warp has memory for."""
+    room = MAX_SHARED - _other_bytes(tile, row_tiles)
+    return room // tile.warps // _stage_bytes(matrices)
+
+
 def _other_bytes(tile: MmaInt8Tile, row_tiles: int) -> int:
     """Shared memory for barriers, x, and the sums that column warps leave."""
-    x = X_STAGES * tile.column_warps * row_tiles * (2048 + 128)
+    x = tile.x_stages * tile.column_warps * row_tiles * (2048 + 128)
     sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
     return HEADER_BYTES + x + sums

@@ -23,7 +23,8 @@ struct Matrix {
 };
 
 // x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. thousand: the bits of float16
-// 1024, twice. As a constant of the code, the assembler would move it to a register anew for every use.
+// 1024, twice. As a constant of the code, the assembler would move it to a register anew for every use. policy: of
+// the second-level cache, for weights.
 struct Work {
   const char *x;
   const float *factor;
@@ -32,6 +33,7 @@ struct Work {
   u64 x_bytes;
   int first_row, rows, share, span;
   u32 thousand;
+  u64 policy;
 };
 
 // -- instructions ---------------------------------------------------------------------------------------
@@ -40,13 +42,16 @@ DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(
 DEVICE void copy16(u32 to, const void *from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
-// With the offset in the instruction.
-template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1 + %2], 16;" ::"r"(to), "l"(from), "n"(OFFSET));
+// With the offset in the instruction, and a policy of the second-level cache. See own_address.
+template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1 + %2], 16, %3;" ::"r"(to), "l"(from), "n"(OFFSET), "l"(policy));
 }
-DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0));
+DEVICE void copy16_or_zero(u32 to, const void *from, bool there, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(there ? 16 : 0), "l"(policy));
 }
+// The lane's address, in one register. Where the assembler knows a part of it that all lanes have in common, it makes
+// a copy of two parts and a policy, which devices of sm_90 refuse as an illegal instruction.
+DEVICE u32 own_address(u32 at) { return __shfl_sync(~0u, at, threadIdx.x % 32); }
 DEVICE void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 DEVICE uint4 load16(u32 at) {
@@ -87,7 +92,6 @@ DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 DEVICE void column_warps_wait(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
-DEVICE void column_warps_arrive(int barrier) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
 DEVICE int acquire(const int *flag) {
   int v;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
@@ -98,7 +102,15 @@ DEVICE int count_up(int *counter) {
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
 }
-DEVICE void release(int *flag, int v) { asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(v) : "memory"); }
+// Words that programs exchange while they run.
+DEVICE uint4 load_of_others(const u32 *at) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  return v;
+}
+DEVICE void store_for_others(u32 *at, const uint4 &v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 DEVICE void wait_for_producers() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
@@ -264,59 +276,4 @@ DEVICE void write_tile(const float *first, const float *second, int x_tile, cons
         if (n + r < m.rows) to[r] = v[r];
     }
   }
-}
-
-template <int FORMAT> DEVICE void write_y(float (*sums)[4], const Matrix &m, const Work &work, int first_row, int lane) {
-#pragma unroll
-  for (int j = 0; j < ROW_TILES; j++) write_tile<FORMAT>(sums[j], sums[ROW_TILES + j], j, m, work, first_row, lane);
-}
-
-// A warp's sums as a lane leaves them for another warp: one of each lane side by side.
-DEVICE void add_sums(float (*sums)[4], const float *from, bool global) {
-#pragma unroll
-  for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] += global ? __ldcg(from + i * 32) : from[i * 32];
-}
-
-// Adds the sums of the column warps of a tile, in shared memory. Returns whether the warp is the one that
-// has them then. before, after: whether its share has a tile before or after this one.
-DEVICE bool sum_of_columns(float (*sums)[4], float *left, int row_warp, int column_warp, bool before, bool after, int lane) {
-  if (COLUMN_WARPS == 1) return true;
-  // Named barriers: of sums that are there, and of sums that have been read.
-  float *own = left + ((column_warp - 1) * ROW_WARPS + row_warp) * (SUMS * 32) + lane;
-  if (column_warp > 0) {
-    if (before) column_warps_wait(ROW_WARPS + row_warp);
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) own[i * 32] = sums[i / 4][i % 4];
-    column_warps_arrive(row_warp);
-    return false;
-  }
-  column_warps_wait(row_warp);
-#pragma unroll
-  for (int k = 0; k < COLUMN_WARPS - 1; k++) add_sums(sums, left + (k * ROW_WARPS + row_warp) * (SUMS * 32) + lane, false);
-  if (after) column_warps_arrive(ROW_WARPS + row_warp);
-  return true;
-}
-
-// Writes the results of a tile. A program that has begun inside the tile leaves its part instead; the one
-// that has the tile's first units adds the parts.
-template <int FORMAT>
-DEVICE void end_tile(float (*sums)[4], const Matrix &m, const Work &work, int program, int tile, int start, int end, int row_warp, int lane) {
-  const u64 place = row_warp * (SUMS * 32) + lane;
-  if (start > tile * work.span) {
-    float *to = work.part + (u64)program * (TILE * X_ROWS) + place;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
-    __threadfence();
-    __syncwarp();
-    if (lane == 0) release(work.done + program * ROW_WARPS + row_warp, 1);
-    return;
-  }
-  for (int p = program + 1; p * work.share < min((tile + 1) * work.span, end); p++) {
-    int *done = work.done + p * ROW_WARPS + row_warp;
-    while (!acquire(done)) {}
-    add_sums(sums, work.part + (u64)p * (TILE * X_ROWS) + place, true);
-    __syncwarp();
-    if (lane == 0) *done = 0;
-  }
-  write_y<FORMAT>(sums, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
 }

@@ -45,10 +45,9 @@ MAX_DOT_ROWS = 2
 """Most int8 rows that are multiplied by dot products, of up to four that ``gemv`` can multiply: its
 instructions grow with their number, those of tensor cores do not (``benchmarks/NOTES.md``)."""
 
-ROWS_BY_COPIES: Mapping[str, range] = dict.fromkeys(("Q4_K", "Q5_K", "Q6_K"), range(9, 17))
+ROWS_BY_COPIES: Mapping[str, range] = dict.fromkeys(("Q4_K", "Q5_K", "Q6_K"), range(3, 17))
 """The numbers of int8 rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on sm_90, by the
-format of a launch's largest matrix. With 4 and 8 rows it is 2 to 4 % faster in a launch of its own,
-and no faster in a step (``benchmarks/kernels/linear.py``)."""
+format of a launch's largest matrix (``benchmarks/kernels/linear.py``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
