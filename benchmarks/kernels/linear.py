@@ -46,9 +46,8 @@ from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import (
-    LEAST_MEMORY,
-    LONG,
-    SHORT,
+    LONG_AND_FEW_ROWS,
+    USUAL,
     MmaInt8Tile,
     gemm_mma_int8,
 )
@@ -93,7 +92,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     int8: list[Tile] = [int8_tile_for(shapes)]
     copies: list[Tile] = [
         mma_int8_tile_for(shapes, -(-rows // 8)),
-        *(mma_int8_tile_in(shapes, *some) for some in {*SHORT, *LONG[1], *LONG[2], LEAST_MEMORY}),
+        *(mma_int8_tile_in(shapes, *some) for some in (USUAL, LONG_AND_FEW_ROWS)),
     ]
     dots: list[Tile] = [warps_for(shapes)]
     few: list[Tile] = [*int8, *copies, mma_tile(shapes, rows)]
@@ -151,13 +150,12 @@ def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
 class _Shape:
     """The properties of a matrix that tile selection reads."""
 
-    format: str
     rows: int
     columns: int
 
 
 def _shapes(name: str) -> list[Any]:
-    return [_Shape(*shape) for shape in LAUNCHES[name]]
+    return [_Shape(n, k) for _, n, k in LAUNCHES[name]]
 
 
 def label(tile: Tile) -> str:

@@ -115,7 +115,7 @@ def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
     # Shares of every length around a tile's, so that tiles have one part, two and many.
     shares = {2, units // 3, units - 1, units, units + 3} - {0}
     more = [replace(default, share=share, span=units) for share in shares]
-    others = [mma_int8_tile_in([planes], *some) for some in ((4, 3, 3), (6, 2, 3), (2, 1, 3))]
+    others = [mma_int8_tile_in([planes], *some) for some in ((3, 4, 3), (6, 2, 4), (2, 1, 3))]
     for tile in (*(more if rows == 9 else ()), *others, None):
         for _ in range(2):  # the second time, parts are those that the first one left
             with poisoned():
@@ -162,6 +162,16 @@ def test_up_to_64_rows_from_shared_memory(matrix, numbers, poisoned, name, rows)
         assert error(out, expected) <= HALF
 
 
+def kernel_and_tile(matrices, rows):
+    """What multiplies int8 rows with these matrices."""
+    if rows <= kernels.MAX_DOT_ROWS:
+        return gemv, warps_for(matrices)
+    largest = matrices[segments.by_size(matrices)[0]]
+    if rows in kernels.ROWS_BY_COPIES.get(largest.format, ()):
+        return gemm_mma_int8, mma_int8_tile_for(matrices, -(-rows // 8))
+    return gemm_int8, int8_tile_for(matrices)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 4, 16, 24, 64, 100, 200])
 def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     parts = (("Q5_K", 10240), ("Q4_K", 6144), ("Q8_0", 48), ("Q8_0", 48), ("Q6_K", 130))
@@ -169,13 +179,14 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.products(x, weights)
     seen = numbers_of(quantize(x)) if rows <= MAX_INT8_ROWS else x
-    tile_for = warps_for if rows <= kernels.MAX_DOT_ROWS else int8_tile_for
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
         # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
         together = weights[: segments.MAX_MATRICES] if planes is not weights[-1] else [planes]
-        if rows <= MAX_INT8_ROWS and tile_for([planes]) == tile_for(together):
+        if rows <= MAX_INT8_ROWS and kernel_and_tile([planes], rows) == kernel_and_tile(
+            together, rows
+        ):
             assert torch.equal(y, product(x, planes))
 
 
@@ -193,7 +204,7 @@ def test_slices_of_numbers_are_the_definitions_bit_for_bit(matrix, name):
 
 
 def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
-    """Of the rows of one kernel: 2 to 8, and 9 to 16 by copies."""
+    """Of as many tiles of eight rows."""
     planes, _ = matrix("Q5_K")
     x = numbers(16, planes.columns).cuda()
     tile = int8_tile_for([planes])

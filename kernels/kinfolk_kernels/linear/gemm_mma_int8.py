@@ -6,7 +6,7 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,24 +24,19 @@ UNIT_COLUMNS = 256
 """Columns that a warp multiplies at a time."""
 
 LEAST_UNITS = LEAST_PAIRS // 2
-STAGES, LEAST_STAGES = 4, 2
-"""Stages of a warp's weights."""
-
-WARPS = 12
-LONG_ROUNDS = 8
-"""Rounds of a program above which the time of its rounds decides, not that of its end."""
+STAGES = 4
+"""Most stages of a warp's weights."""
 
 Arrangement = tuple[int, int, int]
 """Warps of different rows, warps of different columns, stages of x."""
 
-SHORT: tuple[Arrangement, ...] = ((3, 4, 4), (4, 3, 4))
-LONG: Mapping[int, tuple[Arrangement, ...]] = {1: ((6, 2, 4),), 2: ((4, 3, 4),)}
-"""The arrangements to be tried, of short launches, and of long ones by tiles of x. Warps of
-different columns leave fewer parts of a tile to be summed, and need more memory for x. Measured
-(``benchmarks/NOTES.md``)."""
+USUAL: Arrangement = (4, 3, 4)
+LONG_AND_FEW_ROWS: Arrangement = (6, 2, 4)
+"""For up to eight rows of x and more than ``LONG_ROUNDS`` rounds of a program. With more warps of
+different columns, a tile has fewer parts to be summed, and x is copied more often. Measured in
+steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
 
-LEAST_MEMORY: Arrangement = (6, 2, 3)
-"""The arrangement of the remaining launches."""
+LONG_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ class MmaInt8Tile(MmaTile):
     """The same for this kernel: ``share`` and ``span`` count in units of ``UNIT_COLUMNS``. All
     warps of the same columns share ``x_stages`` stages of x."""
 
-    x_stages: int = LEAST_MEMORY[2]
+    x_stages: int = USUAL[2]
 
 
 def gemm_mma_int8(
@@ -62,8 +57,9 @@ def gemm_mma_int8(
     K columns."""
     row_tiles = -(-outs[0].shape[0] // 8)
     tile = tile or tile_for(matrices, row_tiles)
-    others, stages = _other_bytes(tile, row_tiles), _stages(matrices, tile, row_tiles)
-    weight_bytes = min(tile.stages, stages) * _stage_bytes(matrices)
+    stage = max(stage_bytes(planes.format) for planes in matrices)
+    others = _other_bytes(tile, row_tiles)
+    weight_bytes = min(tile.stages, (MAX_SHARED - others) // tile.warps // stage) * stage
     return launch_of(
         SOURCE,
         matrices,
@@ -77,15 +73,11 @@ def gemm_mma_int8(
 
 
 def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
-    """The tile for the shapes and formats of the matrices and ``row_tiles`` tiles of eight rows of
-    x: of the first arrangement with memory for two stages of weights."""
+    """The tile for the shapes of the matrices and ``row_tiles`` tiles of eight rows of x."""
+    row_warps, column_warps, _ = USUAL
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
-    arrangements = LONG[row_tiles] if units > LONG_ROUNDS * WARPS * MULTIPROCESSORS else SHORT
-    for arrangement in arrangements:
-        tile = tile_in(matrices, *arrangement)
-        if _stages(matrices, tile, row_tiles) >= LEAST_STAGES:
-            return tile
-    return tile_in(matrices, *LEAST_MEMORY)
+    long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
+    return tile_in(matrices, *(LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL))
 
 
 def tile_in(
@@ -101,16 +93,6 @@ def stage_bytes(format: str) -> int:
     layout = LAYOUTS[format]
     scales = 256 if layout.number == EIGHT_BITS else 512
     return 4096 + 1024 * layout.bits + scales + (0 if layout.block == 32 else 128)
-
-
-def _stage_bytes(matrices: Sequence[Planes]) -> int:
-    return max(stage_bytes(planes.format) for planes in matrices)
-
-
-def _stages(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) -> int:
-    """Stages of weights that a warp has memory for."""
-    room = MAX_SHARED - _other_bytes(tile, row_tiles)
-    return room // tile.warps // _stage_bytes(matrices)
 
 
 def _other_bytes(tile: MmaInt8Tile, row_tiles: int) -> int:

@@ -14,7 +14,8 @@ DEVICE int take_part_of_x(Work &work, int program, int programs) {
   return program - number * programs;
 }
 
-// Up to four matrices; done is zero for each warp of rows of each program before and after. Each part of
+// Up to four matrices. Words of parts are MISSING before and after; of warpgroups, done is zero for each warp of
+// rows of each program instead. Each part of
 // X_ROWS rows of x has as many programs, which share its work alike: so a row has the same sums in all
 // parts, and the programs that read the same weights run at the same time.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
