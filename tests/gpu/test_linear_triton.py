@@ -9,6 +9,7 @@ import torch
 
 from kinfolk.weights import packer
 from kinfolk_kernels import launch
+from kinfolk_kernels.cuda_source import LEAST_MULTIPROCESSORS
 from kinfolk_kernels.embedding.op import EmbeddingArguments
 from kinfolk_kernels.embedding.triton_backend import embedding
 from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, quantize
@@ -134,8 +135,10 @@ def test_rows_by_warps_on_their_own_and_in_groups(matrix, numbers, poisoned, nam
     made = mma_rows(x)
     default = mma_tile_for([planes], made.tiles, made.parts)
     pairs = -(-planes.columns // PAIR)
-    # Shares of every length around a tile's, so that tiles have one part, two and many.
-    shares = {default.column_warps, pairs // 3, pairs - 1, pairs, pairs + 3}
+    # Shares of every length around a tile's, so that tiles have one part, two and many. Programs of
+    # warpgroups that share a tile wait for one another, so they must run at the same time.
+    least = -(-pairs // LEAST_MULTIPROCESSORS) if made.warpgroups else default.column_warps
+    shares = {least, pairs // 3, pairs - 1, pairs, pairs + 3}
     more = [replace(default, share=share, span=pairs) for share in shares if share > 0]
     for tile in (*(more if rows in (24, 64, 128) else ()), None):
         for _ in range(2):  # the second time, parts are those that the first one left
