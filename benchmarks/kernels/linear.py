@@ -90,10 +90,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
     int8: list[Tile] = [int8_tile_for(shapes)]
-    copies: list[Tile] = [
-        mma_int8_tile_for(shapes, -(-rows // 8)),
-        *(mma_int8_tile_in(shapes, *some) for some in (USUAL, LONG_AND_FEW_ROWS)),
-    ]
+    copies: list[Tile] = [mma_int8_tile_in(shapes, *some) for some in (USUAL, LONG_AND_FEW_ROWS)]
     dots: list[Tile] = [warps_for(shapes)]
     few: list[Tile] = [*int8, *copies, mma_tile(shapes, rows)]
     halves: list[Tile] = [mma_tile(shapes, rows), *_other_halves(shapes, rows)]

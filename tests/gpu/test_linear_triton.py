@@ -210,7 +210,7 @@ def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     """Of as many tiles of eight rows."""
     planes, _ = matrix("Q5_K")
     x = numbers(16, planes.columns).cuda()
-    tile = int8_tile_for([planes])
+    _, tile = kernel_and_tile([planes], 16)
     assert tile.share < tile.span
     first, few, one = (product(x[:count], planes) for count in (16, 8, 1))
     for _ in range(20):

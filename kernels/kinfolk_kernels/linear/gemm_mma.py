@@ -41,7 +41,7 @@ THOUSAND = 0x64006400
 LEAVES_FIRST = 0x12F0000000000000
 """The policy that ``createpolicy.fractional.L2::evict_first`` makes. Weights, which are read once a
 step, leave the second-level cache before the code of the next launches does: in a step it is read
-behind all that is on its way from memory, so a launch began up to 6 us later without this."""
+behind all that is on its way from memory, so a launch began up to 5 us later without this."""
 
 
 @dataclass(frozen=True, slots=True)

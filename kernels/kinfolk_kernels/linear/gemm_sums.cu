@@ -95,13 +95,12 @@ DEVICE void sum_of_columns(float (*own)[2][4], const float (*sums)[4], float *le
   if (COLUMN_WARPS == 1) return;
   // Named barriers: of sums that have been read, and of sums that are there.
   if (before) column_warps_wait(ROW_WARPS + row_warp);
-  auto place = [&](int from, int owner, int j) {
-    return left + ((((from - (from > owner)) * ROW_WARPS + row_warp) * ROW_TILES + j) * TILE_WORDS + lane * 4);
-  };
+  // Of tile j, for its owner: a place for each of the other column warps.
+  auto place = [&](int other, int j) { return left + (((other * ROW_WARPS + row_warp) * ROW_TILES + j) * TILE_WORDS + lane * 4); };
 #pragma unroll
   for (int j = 0; j < ROW_TILES; j++) {
     if (column_warp == j % OWNERS) continue;
-    float *to = place(column_warp, j % OWNERS, j);
+    float *to = place(column_warp - (column_warp > j % OWNERS), j);
     *(float4 *)to = four(sums[j]), *(float4 *)(to + 128) = four(sums[ROW_TILES + j]);
   }
   column_warps_wait(row_warp);
@@ -110,8 +109,7 @@ DEVICE void sum_of_columns(float (*own)[2][4], const float (*sums)[4], float *le
   for (int other = 0; other < COLUMN_WARPS - 1; other++)
 #pragma unroll
     for (int n = 0; n < OWNED; n++) {
-      const int j = min(n * OWNERS + column_warp, ROW_TILES - 1);
-      const float *from = left + (((other * ROW_WARPS + row_warp) * ROW_TILES + j) * TILE_WORDS + lane * 4);
+      const float *from = place(other, min(n * OWNERS + column_warp, ROW_TILES - 1));
       add_four(own[n][0], *(const float4 *)from), add_four(own[n][1], *(const float4 *)(from + 128));
     }
 }
