@@ -24,7 +24,8 @@ def test_an_answer_is_given_with_a_model_that_reads_along(model, tmp_path):
     prompt = tmp_path / "long.txt"
     prompt.write_text("one two three four " * 80)
     options = ("-m", model, *PAGED, *POLICY, "--kvflash-drafter", model)
-    result = invoke("run", "--raw", "--json", "-n", 8, "-f", prompt, *options)
+    answer = ("-n", 8, "--temperature", 0, "--ignore-eos", "--raw", "--json")
+    result = invoke("run", *answer, "-f", prompt, *options)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["prompt_tokens"] > 640
