@@ -427,8 +427,10 @@ def test_items_without_room_in_one_bucket_are_divided_in_order():
     slice = replace(decode, kind=ItemKind.PREFILL, tokens=(1,) * 70)
     stored = replace(slice, stores=((70, 5),))
     items = [decode] * 200 + [slice] * 3
-    assert list(map(len, Buckets().parts(items))) == [128, 75]
-    assert list(map(len, Buckets(most_long=1).parts(items))) == [128, 73, 1, 1]
-    assert list(map(len, Buckets().parts([stored] * (STORES + 1)))) == [7, 2]
+    for sizes, counts in ((Buckets(), [128, 75]), (Buckets(most_long=1), [128, 73, 1, 1])):
+        parts = sizes.parts(items)
+        assert [len(part) for part, _ in parts] == counts
+        assert [bucket for _, bucket in parts] == [sizes.smallest(part) for part, _ in parts]
+    assert [len(part) for part, _ in Buckets().parts([stored] * (STORES + 1))] == [7, 2]
     long = replace(slice, tokens=(1,) * 513)
-    assert Buckets().parts([decode, long]) == [[decode, long]]
+    assert Buckets().parts([decode, long]) == [([decode, long], None)]

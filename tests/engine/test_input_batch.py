@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from kinfolk.engine import input_buffers
 from kinfolk.engine.commit_batch import commit_batch, commit_tree_rows
 from kinfolk.engine.input_batch import build_input_batch, fill
 from kinfolk.engine.input_buffers import BucketShape, InputBuffers
@@ -13,6 +18,8 @@ from kinfolk.plans import Codec, Paged, Section, StateLimits, StatePlan
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.state import State
+from kinfolk.state.tables import NO_CHANGES, Changes
+from kinfolk.state.transfer import Transfer
 from kinfolk_kernels.place_drafts.op import (
     DraftedRows,
     PlaceDraftsArguments,
@@ -191,7 +198,7 @@ def test_a_bucket_of_single_rows_holds_what_the_step_of_its_own_size_holds(toy):
     shape = BucketShape(rows=4, sequences=4, sampled=4, logits=4, short=4)
     buffers = InputBuffers(toy.state, shape, single_rows=True, stages=2)
     for _ in range(2):
-        buffers.clear()
+        buffers.turn()
         fill(buffers, items)
         buffers.upload()
     traits = LaunchTraits.of(buffers.segments, trees=False)
@@ -228,6 +235,90 @@ def test_every_sampled_sequence_is_listed_with_its_rows_with_logits(toy):
     assert sampled.slot.tolist() == [item.lease.slot for item in items[1:]]
     assert sampled.budget.tolist() == [1, 9, 4]
     assert sampled.width == 3
+
+
+class Staged:
+    """Arrays of the host in stages, as on a GPU: on the CPU there is one."""
+
+    def __init__(self, fields, device, stages):
+        self._transfers = [Transfer(fields, device) for _ in range(stages)]
+        self.stages, self.device = stages, self._transfers[0].device
+
+    host = property(lambda self: self._transfers[0].host)
+    bytes = property(lambda self: self._transfers[0].bytes)
+
+    def turn(self):
+        self._transfers.append(self._transfers.pop(0))
+
+
+def random_items(rng, items, single_rows):
+    """Items of the same sequences as ``items``: of one row, drafts, trees, slices that store."""
+    found = []
+    for item in rng.sample(items, rng.choice((1, 1, 2, 3))):
+        kind = ItemKind.DECODE if single_rows else rng.choice((*ItemKind, ItemKind.VERIFY))
+        tokens = (1,) if kind is ItemKind.DECODE else tuple(range(rng.choice((1, 4, 5))))
+        item = replace(item, kind=kind, tokens=tokens, start=130 + rng.randrange(60))
+        found.append(changed_layout(rng, item))
+    return found
+
+
+def changed_layout(rng, item):
+    """An item with as many rows as ``item`` and, if there is another, another layout."""
+    if item.kind is ItemKind.PREFILL:
+        stores = rng.choice(((), ((1, 4),), ((1, 5),)))
+        return replace(item, stores=stores, sample=rng.random() < 0.5)
+    if item.kind is not ItemKind.VERIFY:
+        return item
+    proposed = rng.randrange(item.rows)
+    tokens = tuple(range(item.rows - proposed))
+    if proposed:
+        return replace(
+            item, tokens=tokens, parents=None, proposed=proposed, tree=rng.random() < 0.3
+        )
+    parents = TREE if item.rows == len(TREE) and rng.random() < 0.5 else None
+    return replace(item, tokens=tokens, parents=parents, proposed=0)
+
+
+@pytest.mark.parametrize("single_rows", [False, True])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_what_was_there_before_a_step_leaves_nothing(toy, monkeypatch, stages, single_rows):
+    """Steps of the same layout and of others, one after the other, in the same arrays: each is the
+    same as in arrays of its own."""
+    monkeypatch.setattr(input_buffers, "Transfer", Staged)
+    opened = [toy.item(ItemKind.DECODE, (0,) * 99, 130) for _ in range(3)]
+    shape = BucketShape(24, 4, 4, 24, stores=3, slices=3, short=4, short_rows=24, changes=6)
+    if single_rows:
+        shape = BucketShape(4, 4, 4, 4, short=4, short_rows=4, changes=6)
+
+    def make(stages):
+        return InputBuffers(toy.state, shape, single_rows=single_rows, stages=stages)
+
+    rng, kept, reused = random.Random(stages), make(stages), 0
+    items = random_items(rng, opened, single_rows)
+    for _ in range(300):
+        what = rng.choice(("other items", "other layouts", "same layout", "same layout"))
+        if what == "other items":
+            items = random_items(rng, opened, single_rows)
+        elif what == "other layouts":
+            items = [changed_layout(rng, item) for item in items]
+        else:
+            items = [
+                replace(i, start=130 + rng.randrange(60), budget=rng.randrange(9)) for i in items
+            ]
+        count = rng.choice((0, 0, 1, 3, 6))
+        numbers = np.array(rng.choices(range(9), k=count), np.int64)
+        changes = Changes(numbers, numbers.astype(np.int32)) if count else NO_CHANGES
+        kept.turn()
+        before = kept.layout
+        alone = make(1)
+        for buffers in (kept, alone):
+            fill(buffers, items)
+            buffers.put_changes(changes)
+        reused += kept.layout == before is not None
+        for name, array in alone.host.items():
+            assert np.array_equal(kept.host[name], array), name
+        assert (kept.segments, kept.lengths) == (alone.segments, alone.lengths)
+    assert reused > 50
 
 
 def test_kept_rows_become_rows_of_the_step_and_certain_ones_keep_nothing(toy):

@@ -91,7 +91,7 @@ class WorkedStep:
             step_ops=SimpleNamespace(accept_drafts=REFERENCE_ACCEPT_DRAFTS, pack_outputs=pack),
         )
         histories = {name: History(request) for name, request in self.requests.items()}
-        scheduled = ScheduledBatch(self.plan.items, histories)
+        scheduled = ScheduledBatch(self.plan.items, None, histories)
         sampling = uploaded_sampling(
             scheduled.parameters,
             scheduled.sampling_kind,

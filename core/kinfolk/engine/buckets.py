@@ -275,17 +275,18 @@ class Buckets:
             for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
                 yield Bucket("mixed", rows, self.large, long=self.most_long, stores=stores)
 
-    def parts(self, items: Sequence[Item]) -> list[Sequence[Item]]:
-        """``items`` in groups that each fit a bucket, in order; one group, which runs in its own
-        size, if some item fits none."""
-        if self.smallest(items) is not None or any(self.smallest([i]) is None for i in items):
-            return [items]
+    def parts(self, items: Sequence[Item]) -> list[tuple[Sequence[Item], Bucket | None]]:
+        """``items`` in groups that each fit a bucket, in order, and their buckets; one group and
+        ``None``, as it runs in its own size, if some item fits none."""
+        bucket = self.smallest(items)
+        if bucket is not None or any(self.smallest([i]) is None for i in items):
+            return [(items, bucket)]
         groups: list[list[Item]] = [[]]
         for item in items:
             if groups[-1] and self.smallest([*groups[-1], item]) is None:
                 groups.append([])
             groups[-1].append(item)
-        return list(groups)
+        return [(group, self.smallest(group)) for group in groups]
 
 
 def _has_room(items: Sequence[Item], most_long: int) -> bool:

@@ -269,12 +269,11 @@ class GraphExecutor:
 
     def launch(self, batch: ScheduledBatch) -> DeviceOutputs:
         """Raises :class:`EngineError` if a graph cannot be captured."""
-        bucket = self.sizes.smallest(batch.items)
-        if bucket is None:
+        if batch.bucket is None:
             return self._eager.launch(batch)
         if self._policy_verifies:
-            return self._launch_to_logits(batch, bucket)
-        return self._launch_whole(batch, bucket)
+            return self._launch_to_logits(batch, batch.bucket)
+        return self._launch_whole(batch, batch.bucket)
 
     @property
     def drafting(self) -> Drafting | None:
@@ -337,9 +336,9 @@ class GraphExecutor:
         return self._eager.sample(batch, outputs, sampled)
 
     def _fill(self, buffers: InputBuffers, batch: ScheduledBatch) -> None:
-        buffers.clear()
-        buffers.put_changes(take_changes(self.state))
+        buffers.turn()
         fill(buffers, batch.items)
+        buffers.put_changes(take_changes(self.state))
 
     def replay(self, step: CapturedStep[T], tokens: torch.Tensor | None = None) -> T:
         """Upload the buffers and replay; the host does not wait. ``tokens`` int64 [R], on the

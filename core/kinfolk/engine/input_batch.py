@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -56,10 +56,11 @@ def build_input_batch(
     changes = state.block_tables.take_changes()
     shape = exact_shape(items, all_logits=all_logits, changes=len(changes.places))
     buffers = InputBuffers(state, shape)
-    buffers.put_changes(changes)
     fill(buffers, items, all_logits=all_logits)
+    buffers.put_changes(changes)
     buffers.upload()
     buffers.enter_changes()
+    buffers.segments = segments_of(items)
     trees = any(item.is_tree for item in items)
     traits = LaunchTraits.of(buffers.segments, trees=trees)
     return InputBatch(buffers.batch(traits, full_width=False), buffers.sampled(traits))
@@ -101,137 +102,82 @@ def exact_shape(items: Sequence[Item], *, all_logits: bool, changes: int) -> Buc
 
 
 def fill(buffers: InputBuffers, items: Sequence[Item], *, all_logits: bool = False) -> None:
-    """Write ``items`` into the host's arrays, which hold only padding before."""
-    slots = [item.lease.slot for item in items]
+    """Write ``items`` into the host's arrays, where nothing but padding or an earlier step is.
+
+    Numbers that follow from the layout are written if the step there has another layout; steps
+    that decode or verify mostly have the layout of the step before."""
     starts = [item.start for item in items]
+    trees = any(item.is_tree for item in items)
+    layout = _layout_of(items, all_logits)
+    if trees or buffers.layout != layout:
+        buffers.clear()
+        _fill_layout(buffers, items, all_logits)
+        buffers.layout = None if trees else layout
+    if buffers.single_rows:
+        _fill_single_rows(buffers, items, starts)
+    else:
+        _fill_rows(buffers, items, starts)
+    _fill_sequences(buffers, items, starts)
+    budgets = [item.budget for item in items if _logit_rows(item, all_logits)]
+    buffers.host["budget"][: len(budgets)] = budgets
+    if buffers.state.device.type == "cpu":
+        # Back ends for the CPU read segments, capturable ones read tensors.
+        buffers.segments = segments_of(items)
+
+
+def segments_of(items: Sequence[Item]) -> tuple[Segment, ...]:
+    """The segments of a step."""
+    stops = accumulate(item.rows for item in items)
+    return tuple(
+        Segment(
+            *(number, item.lease.slot, stop - item.rows, stop, item.start),
+            drafted=item.is_drafted,
+            previewed=item.kind is ItemKind.PREVIEW,
+        )
+        for number, (item, stop) in enumerate(zip(items, stops, strict=True))
+    )
+
+
+def _layout_of(items: Sequence[Item], all_logits: bool) -> Hashable:
+    """What decides all numbers of a step without trees but those that follow from the positions,
+    the tokens and the budgets."""
+    return (
+        all_logits,
+        *((i.lease.slot, i.kind, len(i.tokens), i.proposed, i.sample, i.stores) for i in items),
+    )
+
+
+# -- what follows from the layout -----------------------------------------------------------------
+
+
+def _fill_layout(buffers: InputBuffers, items: Sequence[Item], all_logits: bool) -> None:
+    host, total = buffers.host, sum(item.rows for item in items)
     # Real rows come first: whatever is behind them is padding.
-    buffers.host["rows"][0] = sum(item.rows for item in items)
+    host["rows"][0] = total
+    slots = [item.lease.slot for item in items]
     if buffers.single_rows:
         rows = buffers.order[: len(items)]
-        _fill_single_rows(buffers, items, slots, starts)
-        _fill_sequences(buffers, slots, starts, rows, 1)
-        _fill_sampled(buffers, items, slots, rows, 1, rows)
+        _fill_spans(buffers, slots, rows, 1)
+        _fill_sampled(buffers, slots, rows, 1, rows)
         return
     counts = [item.rows for item in items]
     stops = list(accumulate(counts))
     first = [stop - count for stop, count in zip(stops, counts, strict=True)]
-    _fill_rows(buffers, items, slots, starts, first, counts)
-    _fill_sequences(buffers, slots, starts, first, counts)
+    host["sequence"][:total] = np.repeat(np.arange(len(items)), counts)
+    host["parent"][:total] = buffers.order[:total] - 1
+    host["parent"][first] = NO_PARENT
+    for item, begin, stop in zip(items, first, stops, strict=True):
+        if item.is_drafted and not item.is_tree:
+            host["path"][begin:stop] = CHAIN_PATHS[: item.rows]
+    _fill_spans(buffers, slots, first, counts)
     _fill_lists(buffers, items, slots, first, counts)
     _fill_logits(buffers, items, slots, stops, all_logits)
 
 
-def _fill_single_rows(
-    buffers: InputBuffers, items: Sequence[Item], slots: list[int], starts: list[int]
-) -> None:
-    host, count = buffers.host, len(items)
-    host["tokens"][:count] = [item.tokens[0] for item in items]
-    host["positions"][:count] = host["limit"][:count] = starts
-    for index, pool in enumerate(buffers.state.pools):
-        places = [pool.place(slot, start) for slot, start in zip(slots, starts, strict=True)]
-        host["write"][index, :count] = places
-    if buffers.state.device.type == "cpu":
-        # Back ends for the CPU read segments, capturable ones read tensors.
-        buffers.segments = tuple(
-            Segment(row, slot, row, row + 1, start, False)
-            for row, (slot, start) in enumerate(zip(slots, starts, strict=True))
-        )
-
-
-def _fill_rows(
-    buffers: InputBuffers,
-    items: Sequence[Item],
-    slots: list[int],
-    starts: list[int],
-    first: list[int],
-    counts: list[int],
-) -> None:
-    host, total = buffers.host, sum(counts)
-    order = buffers.order[:total]
-    offsets = [start - begin for start, begin in zip(starts, first, strict=True)]
-    positions = order + np.repeat(offsets, counts)
-    host["positions"][:total] = host["limit"][:total] = positions
-    host["sequence"][:total] = np.repeat(np.arange(len(items)), counts)
-    host["parent"][:total] = order - 1
-    host["parent"][first] = NO_PARENT
-    arena_rows = 0
-    for number, (item, slot) in enumerate(zip(items, slots, strict=True)):
-        rows = slice(first[number], first[number] + counts[number])
-        host["tokens"][rows.start : rows.start + len(item.tokens)] = item.tokens
-        if item.is_tree:
-            host["arena_start"][number] = arena_rows
-            # The device knows the parents of proposed rows; until then they are a chain.
-            parents = item.parents or tuple(range(NO_PARENT, item.rows - 1))
-            _fill_tree(buffers, item, parents, slot, rows, arena_rows)
-            arena_rows += item.rows
-            continue
-        if item.is_drafted:
-            host["path"][rows] = CHAIN_PATHS[: counts[number]]
-        for index, pool in enumerate(buffers.state.pools):
-            _fill_places(host["write"][index, rows], pool, slot, item.start)
-    room = buffers.state.limits.tree_rows
-    if arena_rows > room:
-        raise StateError(f"the trees of a step have {arena_rows} rows, the arena holds {room}")
-    buffers.segments = tuple(
-        Segment(
-            *(number, slot, begin, begin + count, item.start),
-            drafted=item.is_drafted,
-            previewed=item.kind is ItemKind.PREVIEW,
-        )
-        for number, (item, slot, begin, count) in enumerate(
-            zip(items, slots, first, counts, strict=True)
-        )
-    )
-
-
-def _fill_tree(
-    buffers: InputBuffers,
-    item: Item,
-    parents: tuple[int, ...],
-    slot: int,
-    rows: slice,
-    arena_start: int,
-) -> None:
-    """Fill the fields in which a tree differs from a chain: its rows are written to the arena, see
-    their ancestors there, and are copied to the pools when they are kept."""
-    host = buffers.host
-    depth: list[int] = []
-    seen: list[int] = []
-    for row, parent in enumerate(parents):
-        depth.append(0 if parent < 0 else depth[parent] + 1)
-        seen.append((0 if parent < 0 else seen[parent]) | 1 << row)
-    # Ancestors beyond the 64th row do not fit the bits; attention finds them in the arena.
-    bits = np.array([mask & (1 << 64) - 1 for mask in seen], np.uint64).view(np.int64)
-    host["positions"][rows] = np.array(depth) + item.start
-    host["limit"][rows] = item.start - 1
-    host["parent"][rows] = [NO_PARENT if p < 0 else rows.start + p for p in parents]
-    host["ancestors"][rows] = host["path"][rows] = bits
-    host["arena"][rows] = np.arange(arena_start, arena_start + len(parents))
-    for index, pool in enumerate(buffers.state.pools):
-        targets = host["targets"][index, rows]
-        # No more rows are kept than tokens may be emitted.
-        reach = min(max(depth) + 1, item.budget) if item.proposed else max(depth) + 1
-        _fill_places(targets[:reach], pool, slot, item.start)
-
-
-def _fill_sequences(
-    buffers: InputBuffers,
-    slots: list[int],
-    starts: list[int],
-    first: Ints,
-    counts: Ints | int,
-) -> None:
-    host, count = buffers.host, len(slots)
-    host["slot"][:count] = slots
-    host["context"][:count] = starts
-    spans = host["spans"][:count]
+def _fill_spans(buffers: InputBuffers, slots: list[int], first: Ints, counts: Ints | int) -> None:
+    buffers.host["slot"][: len(slots)] = slots
+    spans = buffers.host["spans"][: len(slots)]
     spans[:, 0], spans[:, 1], spans[:, 2] = first, counts, slots
-    length = buffers.state.block_tables.length
-    lengths = []
-    for pool in range(len(buffers.state.pools)):
-        lengths.append(tuple([length(pool, slot) for slot in slots]))
-        host["entries"][pool, :count] = lengths[pool]
-    buffers.lengths = tuple(lengths)
 
 
 def _fill_lists(
@@ -287,24 +233,92 @@ def _fill_logits(
         rows = [np.arange(begin, begin + n) for begin, n in zip(first, counts, strict=True)]
         host["logit_rows"][: sum(counts)] = np.concatenate(rows) if rows else ()
     host["drafted"][: len(chosen)] = [item.is_drafted for item in sampled]
-    chosen_slots = [slots[number] for number in chosen]
-    _fill_sampled(buffers, sampled, chosen_slots, first, counts, logit)
+    _fill_sampled(buffers, [slots[number] for number in chosen], first, counts, logit)
 
 
 def _fill_sampled(
-    buffers: InputBuffers,
-    items: Sequence[Item],
-    slots: list[int],
-    first: Ints,
-    counts: Ints | int,
-    logit: Ints,
+    buffers: InputBuffers, slots: list[int], first: Ints, counts: Ints | int, logit: Ints
 ) -> None:
-    host, count = buffers.host, len(items)
+    host, count = buffers.host, len(slots)
     host["logit"][:count] = logit
     host["sampled_row"][:count] = first
     host["sampled_count"][:count] = counts
     host["sampled_slot"][:count] = slots
-    host["budget"][:count] = [item.budget for item in items]
+
+
+# -- what follows from positions and tokens -------------------------------------------------------
+
+
+def _fill_single_rows(buffers: InputBuffers, items: Sequence[Item], starts: list[int]) -> None:
+    host, count = buffers.host, len(items)
+    host["tokens"][:count] = [item.tokens[0] for item in items]
+    host["positions"][:count] = host["limit"][:count] = starts
+    for index, pool in enumerate(buffers.state.pools):
+        host["write"][index, :count] = [pool.place(i.lease.slot, i.start) for i in items]
+
+
+def _fill_rows(buffers: InputBuffers, items: Sequence[Item], starts: list[int]) -> None:
+    host, counts = buffers.host, [item.rows for item in items]
+    stops = list(accumulate(counts))
+    total = stops[-1]
+    if len(items) == 1:
+        positions = buffers.order[:total] + starts[0]
+    else:
+        offsets = [
+            start + count - stop for start, count, stop in zip(starts, counts, stops, strict=True)
+        ]
+        positions = buffers.order[:total] + np.repeat(offsets, counts)
+    host["positions"][:total] = host["limit"][:total] = positions
+    arena_rows = 0
+    for number, (item, stop) in enumerate(zip(items, stops, strict=True)):
+        rows = slice(stop - item.rows, stop)
+        host["tokens"][rows.start : rows.start + len(item.tokens)] = item.tokens
+        if item.is_tree:
+            host["arena_start"][number] = arena_rows
+            _fill_tree(buffers, item, rows, arena_rows)
+            arena_rows += item.rows
+            continue
+        for index, pool in enumerate(buffers.state.pools):
+            _fill_places(host["write"][index, rows], pool, item.lease.slot, item.start)
+    room = buffers.state.limits.tree_rows
+    if arena_rows > room:
+        raise StateError(f"the trees of a step have {arena_rows} rows, the arena holds {room}")
+
+
+def _fill_tree(buffers: InputBuffers, item: Item, rows: slice, arena_start: int) -> None:
+    """Fill the fields in which a tree differs from a chain: its rows are written to the arena, see
+    their ancestors there, and are copied to the pools when they are kept."""
+    host = buffers.host
+    # The device knows the parents of proposed rows; until then they are a chain.
+    parents = item.parents or tuple(range(NO_PARENT, item.rows - 1))
+    depth: list[int] = []
+    seen: list[int] = []
+    for row, parent in enumerate(parents):
+        depth.append(0 if parent < 0 else depth[parent] + 1)
+        seen.append((0 if parent < 0 else seen[parent]) | 1 << row)
+    # Ancestors beyond the 64th row do not fit the bits; attention finds them in the arena.
+    bits = np.array([mask & (1 << 64) - 1 for mask in seen], np.uint64).view(np.int64)
+    host["positions"][rows] = np.array(depth) + item.start
+    host["limit"][rows] = item.start - 1
+    host["parent"][rows] = [NO_PARENT if p < 0 else rows.start + p for p in parents]
+    host["ancestors"][rows] = host["path"][rows] = bits
+    host["arena"][rows] = np.arange(arena_start, arena_start + len(parents))
+    for index, pool in enumerate(buffers.state.pools):
+        targets = host["targets"][index, rows]
+        # No more rows are kept than tokens may be emitted.
+        reach = min(max(depth) + 1, item.budget) if item.proposed else max(depth) + 1
+        _fill_places(targets[:reach], pool, item.lease.slot, item.start)
+
+
+def _fill_sequences(buffers: InputBuffers, items: Sequence[Item], starts: list[int]) -> None:
+    host, count = buffers.host, len(items)
+    host["context"][:count] = starts
+    length = buffers.state.block_tables.length
+    lengths = []
+    for pool in range(len(buffers.state.pools)):
+        lengths.append(tuple([length(pool, item.lease.slot) for item in items]))
+        host["entries"][pool, :count] = lengths[pool]
+    buffers.lengths = tuple(lengths)
 
 
 def _fill_places(places: npt.NDArray[np.generic], pool: Pool, slot: int, start: int) -> None:

@@ -6,6 +6,7 @@ not fill are padding: they belong to no sequence and use the dummy slot and the 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,9 @@ _SEQUENCE_FIELDS = ("arena_start", "slot", "context")
 _SAMPLED_FIELDS = ("logit", "sampled_row", "sampled_count", "drafted", "sampled_slot", "budget")
 """In the order of the fields of :class:`SampledSequences`."""
 
+PADDING = "padding"
+"""The layout of arrays that no step has been written to."""
+
 
 @dataclass(frozen=True, slots=True)
 class BucketShape:
@@ -41,6 +45,15 @@ class BucketShape:
     short: int = 0
     long: int = 0
     short_rows: int = 0
+    changes: int = 0
+
+
+@dataclass(slots=True)
+class StageContents:
+    """What a copy of the host's arrays holds: the ``layout`` of its last step, ``PADDING`` or
+    ``None`` = unknown, and a number of ``changes`` of block tables."""
+
+    layout: Hashable = None
     changes: int = 0
 
 
@@ -108,19 +121,38 @@ class InputBuffers:
         self.device = self.transfer.device
         self.segments: tuple[Segment, ...] = ()
         self.lengths: tuple[tuple[int, ...], ...] = ((),) * pools
+        self._contents = [StageContents() for _ in range(self.transfer.stages)]
         self._pad()
         self._padding = self.transfer.bytes.copy()
+        self.layout = PADDING
 
     @property
     def host(self) -> dict[str, npt.NDArray[np.generic]]:
         """The arrays to fill, by name."""
         return self.transfer.host
 
-    def clear(self) -> None:
-        """Fill the next stage with padding: the device may still read the current one."""
+    @property
+    def layout(self) -> Hashable:
+        """What of the step in the host's arrays is the same in other steps: a step of the same
+        layout may be written over it. ``None`` = unknown."""
+        return self._contents[0].layout
+
+    @layout.setter
+    def layout(self, layout: Hashable) -> None:
+        self._contents[0].layout = layout
+
+    def turn(self) -> None:
+        """Go on to the next stage, which holds an earlier step: the device may still read the
+        current one."""
         self.transfer.turn()
-        self.transfer.bytes[:] = self._padding
-        self.segments, self.lengths = (), ((),) * len(self.state.pools)
+        self._contents.append(self._contents.pop(0))
+
+    def clear(self) -> None:
+        """Fill the current stage with padding."""
+        padding = StageContents(PADDING)
+        if self._contents[0] != padding:
+            self.transfer.bytes[:] = self._padding
+            self._contents[0] = padding
 
     def _pad(self) -> None:
         host, rows = self.host, self.order
@@ -143,12 +175,14 @@ class InputBuffers:
         host["repetition"][:] = 1
 
     def put_changes(self, changes: Changes) -> None:
-        """Add changes of block tables; at most ``shape.changes`` entries."""
-        count = len(changes.places)
-        if not count:
-            return
-        self.host["places"][:count] = changes.places
-        self.host["values"][:count] = changes.values
+        """Replace the changes of block tables; at most ``shape.changes`` entries."""
+        count, before = len(changes.places), self._contents[0].changes
+        if count:
+            self.host["places"][:count] = changes.places
+            self.host["values"][:count] = changes.values
+        if before > count:
+            self.host["places"][count:before] = self.host["values"][count:before] = 0
+        self._contents[0].changes = count
 
     # -- what the device reads ----------------------------------------------------------------
 

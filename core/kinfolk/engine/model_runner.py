@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from kinfolk.engine.buckets import SEQUENCES, Buckets
+from kinfolk.engine.buckets import SEQUENCES, Bucket, Buckets
 from kinfolk.engine.chunk_scoring import ChunkScoring, PendingScores
 from kinfolk.engine.cuda_graph import capture_for
 from kinfolk.engine.draft_buffers import Lane
@@ -228,10 +228,11 @@ class ModelRunner:
             pending: PendingItems | None = None
             scores: Sequence[PendingScores] = ()
             if plan.items:
-                *others, last = self._parts(plan)
-                for items in others:
-                    results += self._collect(self._launch(ScheduledBatch(items, histories))[0])
-                pending, scores = self._launch(ScheduledBatch(last, histories, tokens), plan.scores)
+                *others, (last, bucket) = self._parts(plan)
+                for part in others:
+                    results += self._collect(self._launch(ScheduledBatch(*part, histories))[0])
+                batch = ScheduledBatch(last, bucket, histories, tokens)
+                pending, scores = self._launch(batch, plan.scores)
             # Behind the copy of the outputs: the device reads on while the host plans.
             readings = self._readers.launch(plan.readings)
             self.state.launch_saves()
@@ -327,15 +328,16 @@ class ModelRunner:
         slots = [lane.slot for lane in lanes]
         return dict(zip(slots, map(tuple, drafting.confidence(slots)), strict=True))
 
-    def _parts(self, plan: StepPlan) -> Sequence[Sequence[Item]]:
-        """Groups of items that run together: one group if a captured step has room for all. With
-        --batch-invariant, slices run alone."""
-        most = self._max_sequences
+    def _parts(self, plan: StepPlan) -> Sequence[tuple[Sequence[Item], Bucket | None]]:
+        """Groups of items that run together, and the buckets of their captured steps: one group if
+        a captured step has room for all. With --batch-invariant, slices run alone."""
+        most, buckets = self._max_sequences, self._buckets
         if most is None:
-            return [plan.items] if self._buckets is None else self._buckets.parts(plan.items)
+            return [(plan.items, None)] if buckets is None else buckets.parts(plan.items)
         decoding = [item for item in plan.items if not item.of_prompt]
         groups = [decoding[start : start + most] for start in range(0, len(decoding), most)]
-        return [*groups, *([i] for i in plan.items if i.of_prompt)]
+        groups += ([i] for i in plan.items if i.of_prompt)
+        return [(group, None if buckets is None else buckets.smallest(group)) for group in groups]
 
     @contextmanager
     def _invalidated_by_errors(self) -> Iterator[None]:

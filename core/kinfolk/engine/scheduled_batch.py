@@ -15,6 +15,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from kinfolk.engine.buckets import Bucket
 from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History, sampled_positions
@@ -37,6 +38,7 @@ _GREEDY = Sampling()
 class ScheduledBatch:
     """``items`` in order, and ``sampled``, those of them that choose tokens.
 
+    ``bucket``: that of the captured step which runs them, ``None`` = they run eagerly.
     ``device_tokens`` int64 [R]: the tokens of all rows on the device, if the host does not know
     them yet. ``errors`` maps the number of a failed sampled item to the message for its client.
     """
@@ -44,10 +46,12 @@ class ScheduledBatch:
     def __init__(
         self,
         items: Sequence[Item],
+        bucket: Bucket | None,
         histories: Mapping[str, History],
         device_tokens: torch.Tensor | None = None,
     ) -> None:
         self.items = items
+        self.bucket = bucket
         self.device_tokens = device_tokens
         self.sampled = [i for i in items if i.kind is ItemKind.VERIFY or i.sample]
         self.has_drafts = any(item.kind is ItemKind.VERIFY for item in items)

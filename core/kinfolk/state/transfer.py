@@ -58,6 +58,11 @@ class Transfer:
             self.device[name] = flat if len(shape) == 1 else flat.view(shape)
         self.turn()
 
+    @property
+    def stages(self) -> int:
+        """How many of the host's arrays there are; one on the CPU."""
+        return len(self._stages)
+
     def turn(self) -> None:
         """Go on to the next of the host's arrays, which hold what they held a round ago."""
         self._stages.append(self._stages.pop(0))

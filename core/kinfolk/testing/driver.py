@@ -216,9 +216,9 @@ class Replays:
         if bucket not in self._steps:
             self._steps[bucket] = self.executor.capture_to_logits(bucket)
         step = self._steps[bucket]
-        step.buffers.clear()
-        step.buffers.put_changes(take_changes(self.executor.state))
+        step.buffers.turn()
         fill(step.buffers, items)
+        step.buffers.put_changes(take_changes(self.executor.state))
         outputs = self.executor.replay(step)
         drafted = [len(item.tokens) for item in items if item.kind is ItemKind.VERIFY]
         sampled = step.buffers.sampled(bucket.traits, len(items), max(drafted, default=1))
