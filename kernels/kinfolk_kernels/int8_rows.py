@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
+from torch.nn.functional import pad
 
 GROUP_NUMBERS = 64
+SUMS_GROUPS = 4
+"""Groups whose sums stand side by side."""
+
 MAX_INT8_ROWS = 16
 """Most rows of a step for which products may read activations as int8."""
 
@@ -18,16 +23,29 @@ class Int8Rows:
 
     Words w = 0..15 of a group are stored in the order 0, 4, 8, 12, 1, 5, 9, 13, 2 and so on, so
     that a lane loads the words that it multiplies in one load of 16 bytes.
+
+    Two to ``MAX_INT8_ROWS`` rows also have ``sums`` int32 [U, S, 4, 2], behind ``scale`` in memory:
+    for each of four groups the sums of its first and of its second 32 numbers. A word has two
+    bfloat16, the coarse parts of both sums, and the next word has their fine parts. Products of
+    matrices with minima read them.
     """
 
     words: torch.Tensor
     scale: torch.Tensor
+    sums: torch.Tensor | None = None
 
     @staticmethod
     def make(rows: int, width: int, device: torch.device) -> Int8Rows:
         """Uninitialised rows."""
         words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
-        return Int8Rows(words, torch.empty(width // GROUP_NUMBERS, stride_of(rows), device=device))
+        groups, step = width // GROUP_NUMBERS, stride_of(rows)
+        if not 1 < rows <= MAX_INT8_ROWS:
+            return Int8Rows(words, torch.empty(groups, step, device=device))
+        units = -(-groups // SUMS_GROUPS)
+        shape = (units, step, SUMS_GROUPS, 2)
+        numbers = torch.empty(groups * step + prod(shape), device=device)
+        scale, sums = numbers.split([groups * step, prod(shape)])
+        return Int8Rows(words, scale.view(groups, step), sums.view(torch.int32).view(shape))
 
     @property
     def scales(self) -> torch.Tensor:
@@ -53,6 +71,15 @@ def quantize(x: torch.Tensor) -> Int8Rows:
     rows.words.copy_(words.transpose(2, 3).flatten(1))
     rows.scale.zero_()
     rows.scales.copy_(scale)
+    if rows.sums is not None:
+        halves = q.unflatten(1, (-1, 2, GROUP_NUMBERS // 2)).sum(3) * scale[..., None]
+        coarse = halves.view(torch.int32) & -0x10000
+        rest = halves - coarse.view(torch.float32)
+        parts = torch.stack((coarse.view(torch.float32), rest), 2).bfloat16().view(torch.int32)
+        missing = -scale.shape[1] % SUMS_GROUPS
+        sums = pad(parts.squeeze(3), (0, 0, 0, missing)).unflatten(1, (-1, SUMS_GROUPS))
+        rows.sums.zero_()
+        rows.sums[:, : x.shape[0]] = sums.transpose(0, 1)
     return rows
 
 
@@ -61,6 +88,15 @@ def dequantize(rows: Int8Rows) -> torch.Tensor:
     words = rows.words.unflatten(1, (-1, 4, 4)).transpose(2, 3).flatten(1)
     numbers: torch.Tensor = words.contiguous().view(torch.int8).float()
     return numbers * rows.scales.repeat_interleave(GROUP_NUMBERS, 1)
+
+
+def sums_of(rows: Int8Rows) -> torch.Tensor:
+    """float32 [R, K/32]: the sums beside the rows. Raises ``ValueError`` if they have none."""
+    if rows.sums is None:
+        raise ValueError(f"{len(rows.words)} rows have no sums beside them")
+    parts = rows.sums.view(torch.bfloat16).unflatten(3, (2, 2)).float().sum(3)
+    sums: torch.Tensor = parts[:, : len(rows.words)].transpose(0, 1).flatten(1)
+    return sums[:, : 2 * rows.scale.shape[0]]
 
 
 def worth_int8(x: torch.Tensor) -> bool:

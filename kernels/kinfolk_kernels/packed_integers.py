@@ -93,3 +93,15 @@ def first_half(word):
 def second_half(word):
     """The float16 in the high half of int32 words, as float32."""
     return (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def in_two_parts(first, second):
+    """Two float32 -> two pairs of bfloat16 that add up to them, up to 2^-16 relative."""
+    a, b = first.to(tl.int32, bitcast=True), second.to(tl.int32, bitcast=True)
+    upper_a = (a & -0x10000).to(tl.float32, bitcast=True)
+    upper_b = (b & -0x10000).to(tl.float32, bitcast=True)
+    rest_a = (first - upper_a).to(tl.int32, bitcast=True) + 0x8000
+    rest_b = (second - upper_b).to(tl.int32, bitcast=True) + 0x8000
+    coarse = ((a >> 16) & 0xFFFF) | (b & -0x10000)
+    return coarse, ((rest_a >> 16) & 0xFFFF) | (rest_b & -0x10000)

@@ -14,11 +14,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows, with_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, SUMS_GROUPS, Int8Rows, with_int8
 from kinfolk_kernels.mma_rows import MmaRows, with_mma
+from kinfolk_kernels.packed_integers import in_two_parts
 
 GROUP_WORDS = tl.constexpr(GROUP_NUMBERS // 4)
 """Int8 words in a group."""
+
+UNIT_GROUPS = tl.constexpr(SUMS_GROUPS)
 
 ROW_TILE_NUMBERS = 4096
 """Numbers of a tile where a program has a whole row: four in each lane of 32 warps. Such a program
@@ -29,6 +32,11 @@ WIDE_ROWS = 128
 
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: adding a small number rounds it half to even and leaves it in the low bits."""
+
+WHOLE_BITS = tl.constexpr(0x4B400000)
+
+WITH_SUMS = tl.constexpr(2)
+"""The number by which kernels store words, scales and sums of int8 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class RowOutputs:
 
     @property
     def constants(self) -> dict[str, Any]:
-        return {"VALUES": self.values is not None, "INT8": self.int8 is not None}
+        return {"VALUES": self.values is not None, "INT8": int8_kind(self.int8)}
 
     @property
     def mma_tiles(self) -> int:
@@ -92,6 +100,11 @@ class RowOutputs:
         if self.values is None:
             raise ValueError("no values were asked for")
         return with_mma(with_int8(self.values.view(shape), self.int8), self.mma)
+
+
+def int8_kind(rows: Int8Rows | None) -> int:
+    """What kernels store of int8 rows: 0 = nothing, 1 = words and scales, ``WITH_SUMS``."""
+    return 0 if rows is None else 1 if rows.sums is None else WITH_SUMS.value
 
 
 @triton.jit
@@ -162,7 +175,8 @@ def store_groups(
     """Store y float32 [A, GROUPS, 16, 4] as columns from ``first`` up to ``width`` of the lines of
     the outputs that begin at ``start`` int64 [A], where ``live`` [A]. The scale of a line's first
     group is at ``scale_start`` int64 [A], the next one ``scale_step`` further on. For int8,
-    ``first``, ``width`` and ``start`` must be multiples of 64. WIDE: see ``load_groups``."""
+    ``first``, ``width`` and ``start`` must be multiples of 64. INT8: see ``int8_kind``. WIDE: see
+    ``load_groups``."""
     GROUPS: tl.constexpr = y.shape[1]
     if VALUES:
         out = y.to(out_ptr.dtype.element_ty)
@@ -181,17 +195,21 @@ def store_groups(
             inside = live[:, None, None, None] & (column < width)
             tl.store(out_ptr + start[:, None, None, None] + column, out, mask=inside)
     if INT8:
-        scale = tl.max(tl.max(tl.abs(y), 3), 2)[:, :, None] / 127.0
+        scale = tl.max(tl.max(tl.abs(y), 3), 2) / 127.0
         inverse = tl.where(scale > 0, 1.0 / tl.where(scale > 0, scale, 1.0), 0.0)
-        q = (y * inverse[:, :, :, None] + WHOLE).to(tl.int32, bitcast=True)
+        q = (y * inverse[:, :, None, None] + WHOLE).to(tl.int32, bitcast=True)
         byte = tl.arange(0, 4)[None, None, None, :]
         words = tl.sum((q & 255) << (8 * byte), 3)
-        scale = tl.broadcast_to(scale, words.shape)
+        sums = words
+        if INT8 == WITH_SUMS:
+            sums = parts_of_sums(tl.sum(q - WHOLE_BITS, 3), scale)
+        scale = tl.broadcast_to(scale[:, :, None], words.shape)
         if y.shape[0] == 1:
             lane = tl.arange(0, GROUPS * GROUP_WORDS)
             word = first // 4 + lane
             lane = lane % GROUP_WORDS
             words, scale = tl.reshape(words, [GROUPS * GROUP_WORDS]), tl.reshape(scale, lane.shape)
+            sums = tl.reshape(sums, lane.shape)
             inside = live & (word < width // 4)
             words_at, scale_at = start // 4, scale_start
         else:
@@ -201,5 +219,27 @@ def store_groups(
             words_at, scale_at = (start // 4)[:, None, None], scale_start[:, None, None]
         place = word - lane + lane % 4 * 4 + lane // 4
         tl.store(words_ptr + words_at + place, words, mask=inside)
+        if INT8 == WITH_SUMS:
+            sums_ptr = scale_ptr + width // (4 * GROUP_WORDS) * scale_step
+            place = sums_place(word // GROUP_WORDS, scale_at, scale_step) + lane
+            tl.store(sums_ptr + place, sums.to(tl.float32, bitcast=True), mask=inside & (lane < 2))
         scale_at += word // GROUP_WORDS * scale_step
         tl.store(scale_ptr + scale_at, scale, mask=inside & (lane == 0))
+
+
+@triton.jit
+def parts_of_sums(sums, scale):
+    """The words of ``Int8Rows.sums`` of groups: coarse parts in lane 0, fine ones in lane 1, to be
+    stored from there. One element a group would be exchanged in shared memory. ``sums`` int32
+    [A, GROUPS, 16] of the numbers of int8 words, ``scale`` [A, GROUPS]."""
+    lane = tl.arange(0, GROUP_WORDS)[None, None, :]
+    low = tl.sum(tl.where(lane < GROUP_WORDS // 2, sums, 0), 2)
+    top = tl.sum(sums, 2) - low
+    coarse, fine = in_two_parts(low.to(tl.float32) * scale, top.to(tl.float32) * scale)
+    return tl.where(lane == 0, coarse[:, :, None], fine[:, :, None])
+
+
+@triton.jit
+def sums_place(group, row, step):
+    """Where the sums of a group of a row stand in ``Int8Rows.sums``; ``step``: rows to a unit."""
+    return ((group // UNIT_GROUPS * step + row) * UNIT_GROUPS + group % UNIT_GROUPS) * 2

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from int8_sums import assert_sums_are_those_of_the_rows
 
 from kinfolk_kernels.codecs import FORMATS, Coded, decode, encode, rotate
 from kinfolk_kernels.int8_rows import quantize
@@ -318,6 +319,7 @@ def test_gates_factors_and_int8_rows(steps, make, assert_near, poisoned, draw):
     torch.testing.assert_close(found.int8.scales, meant.scales, rtol=1e-6, atol=0)
     assert int((mine - theirs).abs().max()) <= 1
     assert float((mine != theirs).float().mean()) < 1e-3
+    assert_sums_are_those_of_the_rows(found.int8)
 
 
 def test_a_slice_is_gated(steps, make, assert_near, poisoned):

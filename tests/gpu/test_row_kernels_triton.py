@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from int8_sums import assert_sums_are_those_of_the_rows
 from mma_rows_read import assert_rounded_once
 
 from kinfolk_kernels.act_and_mul import triton_backend as act_and_mul
@@ -43,6 +44,7 @@ def check_int8(found, expected):
     q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
     assert int((q - wanted).abs().max()) <= 1
     assert float((q != wanted).float().mean()) < 0.01
+    assert_sums_are_those_of_the_rows(found)
 
 
 @DTYPES

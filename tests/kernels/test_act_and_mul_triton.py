@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from int8_sums import assert_sums_are_those_of_the_rows
 from mma_rows_read import assert_rounded_once, restored
 
 from kinfolk_kernels.act_and_mul import triton_backend as kernels
@@ -54,6 +55,7 @@ def test_halves_of_one_matrix_to_float_and_int8(numbers, assert_near, activation
     torch.testing.assert_close(found.int8.scales, rows.scales, rtol=1e-5, atol=0)
     q = found.int8.words.view(torch.int8).int()
     assert int((q - rows.words.view(torch.int8).int()).abs().max()) <= 1
+    assert_sums_are_those_of_the_rows(found.int8)
 
 
 @ACTIVATIONS

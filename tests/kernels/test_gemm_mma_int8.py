@@ -5,6 +5,7 @@ On a GPU its numbers are compared in ``tests/gpu/test_linear_triton.py``.
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +113,7 @@ def launch_of(rows, *formats, columns=5120, out=4096):
 
 LAUNCHES = {
     "delta net's inputs": (16, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "attention's inputs": (16, ("Q4_K", "Q6_K"), 5120),
     "down": (16, ("Q6_K",), 17408),
     "no whole number of units, a table": (8, ("Q5_0", "Q4_0"), 704),
 }
@@ -146,9 +148,10 @@ def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
         assert_covered_once(matrices, tile_for(matrices, row_tiles), -(-columns // 256))
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_two_stages_of_every_format_fit_in_shared_memory(name):
+@pytest.mark.parametrize("names", [*product(LAYOUTS, repeat=2)], ids="-".join)
+def test_two_stages_of_all_formats_of_a_launch_fit_in_shared_memory(names):
     for rows in (2, 9, 16):
-        launch = launch_of(rows, name, columns=512)
+        launch = launch_of(rows, *names, columns=512)
         assert launch.shared <= MAX_SHARED
-        assert dict(launch.source.defines)["WEIGHT_BYTES"] >= 2 * stage_bytes(name)
+        weight_bytes = dict(launch.source.defines)["WEIGHT_BYTES"]
+        assert weight_bytes >= 2 * max(map(stage_bytes, names))

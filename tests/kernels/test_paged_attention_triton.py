@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from int8_sums import assert_sums_are_those_of_the_rows
 
 from kinfolk.ops.binding import Ops
 from kinfolk.ops.builtin import OP_BACKENDS
@@ -458,6 +459,7 @@ def test_int8_rows(steps, memories, mild, assert_near):
     expected = gated_attention(q, *rest, module=reference).int8
     assert_near(found.scales, expected.scales, (1e-5, 1e-4))
     assert_near(dequantize(found), dequantize(expected), (2e-3, 5e-2))
+    assert_sums_are_those_of_the_rows(found)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(MAX_INT8_ROWS, 64), (MAX_INT8_ROWS + 1, 64), (4, 32)])
@@ -469,6 +471,7 @@ def test_few_rows_get_int8_ones_unasked(steps, memories, mild, count, dim):
     assert (found.int8 is not None) == (count <= MAX_INT8_ROWS and dim == 64)
     if found.int8 is not None:
         assert torch.equal(found.int8.words, quantize(found.values.flatten(1)).words)
+        assert_sums_are_those_of_the_rows(found.int8)
 
 
 # -- refused arguments ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from int8_sums import assert_sums_are_those_of_the_rows
 from mma_rows_read import numbers_of
 
 from kinfolk_kernels.int8_rows import quantize
@@ -12,14 +13,15 @@ from kinfolk_kernels.linear.prepare import F16_TILE, int8_rows, mma_rows
 pytestmark = pytest.mark.interpreter
 
 
-@pytest.mark.parametrize("width", [64, 704, 2048])
-def test_int8_rows_are_those_of_the_definition(numbers, width):
-    x = numbers(3, width + 8)[:, :width]
+@pytest.mark.parametrize(("rows", "width"), [(3, 64), (1, 704), (16, 704), (17, 128), (3, 2048)])
+def test_int8_rows_are_those_of_the_definition(numbers, rows, width):
+    x = numbers(rows, width + 8)[:, :width]
     found, expected = int8_rows(x), quantize(x)
     torch.testing.assert_close(found.scales, expected.scales, rtol=1e-6, atol=0)
     found_q, expected_q = (rows.words.view(torch.int8).int() for rows in (found, expected))
     assert int((found_q - expected_q).abs().max()) <= 1
     assert float((found_q != expected_q).float().mean()) < 0.01
+    assert_sums_are_those_of_the_rows(found)
 
 
 PLACES = [

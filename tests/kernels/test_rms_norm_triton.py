@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from int8_sums import assert_sums_are_those_of_the_rows
 from mma_rows_read import assert_rounded_once
 
 from kinfolk_kernels import mma_rows
@@ -64,6 +65,7 @@ def check_int8(found, expected):
     q, wanted = found.words.view(torch.int8).int(), rows.words.view(torch.int8).int()
     assert int((q - wanted).abs().max()) <= 1
     assert float((q != wanted).float().mean()) < 0.01
+    assert_sums_are_those_of_the_rows(found)
 
 
 @DTYPES
@@ -320,6 +322,7 @@ def test_few_rows_get_int8_rows_beside_them(numbers, shape, beside):
     assert (made is not None) == beside
     if made is not None:
         assert torch.allclose(dequantize(made), found, atol=float(made.scales.max()))
+        assert_sums_are_those_of_the_rows(made)
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
   for (int i = 0; i < 4; i++) r |= (uint32_t)(both >> (8 * (s >> (4 * i) & 7)) & 255) << (8 * i);
   return r;
 }
-static int __dp4a(int a, int b, int c) {
-  for (int i = 0; i < 4; i++) c += (int8_t)(a >> (8 * i)) * (int8_t)(b >> (8 * i));
+static uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
+  for (int i = 0; i < 4; i++) c += (uint8_t)(a >> (8 * i)) * (uint8_t)(b >> (8 * i));
   return c;
 }
 static uint32_t __float_as_uint(float v) { uint32_t r; return memcpy(&r, &v, 4), r; }
@@ -142,7 +142,7 @@ template <int LEFT> DEVICE void wait_for_copies() {
 template <typename T> static T at_shared(u32 at) { T v; return memcpy(&v, memory + at, sizeof(T)), v; }
 DEVICE uint4 load16(u32 at) { return at_shared<uint4>(at); }
 DEVICE float2 load_two(u32 at) { return at_shared<float2>(at); }
-DEVICE float load_one(u32 at) { return at_shared<float>(at); }
+DEVICE uint2 load8(u32 at) { return at_shared<uint2>(at); }
 DEVICE void store16(u32 at, const uint4 &v) { memcpy(memory + at, &v, 16); }
 DEVICE void barrier_init(u32 at, u32 arrivals) { barrier_at(at) = {(int32_t)arrivals, (int16_t)arrivals, 0}; }
 DEVICE void barrier_arrive(u32 at) { arrive_at(at); }
@@ -212,8 +212,9 @@ DEVICE Y as_y(float v) { return v; }
 typedef uint16_t Y;
 DEVICE Y as_y(float v) { return (Y)to_bf16(v); }
 #endif
-DEVICE u32 bf16_pair(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
-DEVICE u32 minus_upper_bytes(u32 word) { return bf16_pair(-(float)(word >> 16 & 255), -(float)(word >> 24)); }
+DEVICE u32 minus_upper_bytes(u32 word) {
+  return to_bf16(-(float)(word >> 16 & 255)) | to_bf16(-(float)(word >> 24)) << 16;
+}
 DEVICE float float_of_half(u32 bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const float size = exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp((float)fraction, -24);

@@ -29,14 +29,13 @@ from kinfolk_kernels.linear.int8_dots import (
     top_codes,
 )
 from kinfolk_kernels.linear.int8_products import (
-    in_two_parts,
     minima,
     multiply_16,
     multiply_32,
     multiply_pairs,
 )
 from kinfolk_kernels.linear.segments import FREE, NONE
-from kinfolk_kernels.packed_integers import byte_of, first_half, second_half
+from kinfolk_kernels.packed_integers import byte_of, first_half, in_two_parts, second_half
 from kinfolk_kernels.plane_words import high_run_of, load, place_of, run_of
 
 UPPER = tl.constexpr(-0x55555556)

@@ -19,26 +19,37 @@ constexpr int UNIT = 256;  // columns
 constexpr int UNITS = (COLUMNS + UNIT - 1) / UNIT, GROUPS = COLUMNS / 64;
 constexpr int PARTS = 1;    // of sums that a program leaves
 constexpr int HEADER = 256; // bytes of shared memory in which barriers stand
+// Whether a matrix has minima. Its blocks are units, so no unit is cut off.
+constexpr bool HAS_LEAST = Layout<F0>::LEAST || Layout<F1>::LEAST || Layout<F2>::LEAST || Layout<F3>::LEAST;
+static_assert(!HAS_LEAST || COLUMNS % UNIT == 0);
 // A unit of x in shared memory: a tile of eight rows after the other, group by group, 16 bytes for each lane;
-// then a scale for each group and row.
-constexpr int X_WORDS = 4 * ROW_TILES * 512, X_UNIT = X_WORDS + 4 * X_ROWS * 4;
-constexpr u32 ONES = 0x01010101u;
+// then a scale for each group and row, then sums for each row and group.
+constexpr int X_WORDS = 4 * ROW_TILES * 512, X_SUMS = X_WORDS + 4 * X_ROWS * 4;
+constexpr int X_UNIT = X_SUMS + (HAS_LEAST ? 4 * X_ROWS * 8 : 0);
 static_assert(COLUMN_WARPS * X_STAGES * 16 <= HEADER);
 
 template <int FORMAT> DEVICE float y_factor(const Work &, int) { return 1; }
 
 // -- x --------------------------------------------------------------------------------------------------
 
-// What a thread copies of x: 16 bytes of some rows, and of the scales. Of ``Int8Rows``, work.x are the words and
-// work.factor the scales.
+// What a thread copies of x: 16 bytes of some rows, and of scales or sums. Of ``Int8Rows``, work.x are the
+// words and work.factor the scales, with the sums behind them.
 struct XSource {
   static constexpr int THREADS = 32 * ROW_WARPS, STEP = THREADS / 16;  // STEP: rows that all threads copy at a time
-  const char *words, *scales;
-  int row, chunk, thread, last;
+  static constexpr int SCALES = X_ROWS, CHUNKS = SCALES + (HAS_LEAST ? 2 * X_ROWS : 0);  // of 16 bytes: scales, sums
+  static constexpr int TURNS = (CHUNKS + THREADS - 1) / THREADS;
+  const char *words, *beside[TURNS];
+  int row, chunk, thread, last, step[TURNS];  // step: bytes of a unit's scales or sums
 
   ALWAYS XSource(const Work &work, int thread) : thread(thread) {
     row = thread / 16, chunk = thread % 16, last = work.rows - 1;
-    words = work.x + chunk * 16, scales = (const char *)work.factor + thread * 16;
+    words = work.x + chunk * 16;
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+      const int n = thread + i * THREADS;
+      beside[i] = (const char *)work.factor + n * 16 + (n < SCALES ? 0 : (GROUPS - 4) * (4 * X_ROWS));
+      step[i] = 16 * (n < SCALES ? SCALES : CHUNKS - SCALES);
+    }
   }
   // LATER: without waiting, to be waited for by barrier_arrive_after_copies.
   template <bool LATER> ALWAYS void copy(u32 stage, int unit) const {
@@ -51,8 +62,12 @@ struct XSource {
         copy_one<LATER>(to, words + (u32)(min(n, last) * COLUMNS + unit * UNIT));
       }
     }
-    const bool there = COLUMNS % UNIT == 0 || unit * 4 + thread / (2 * ROW_TILES) < GROUPS;
-    if (thread < X_ROWS && there) copy_one<LATER>(stage + X_WORDS + thread * 16, scales + unit * (16 * X_ROWS));
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+      const int n = thread + i * THREADS;
+      const bool there = COLUMNS % UNIT == 0 || unit * 4 + n / (2 * ROW_TILES) < GROUPS;
+      if (n < CHUNKS && there) copy_one<LATER>(stage + X_WORDS + n * 16, beside[i] + unit * step[i]);
+    }
   }
   template <bool LATER> static ALWAYS void copy_one(u32 to, const char *from) {
     if (LATER) copy16(to, from);
@@ -164,7 +179,7 @@ template <int FORMAT> DEVICE WholeScales whole_scales(u32 word) {
   if (FORMAT == Q6_K) return {signed_byte<0>(word), signed_byte<2>(word), signed_byte<1>(word), signed_byte<3>(word)};
   int low = word & 255, top = __byte_perm(word, 0, 0x4441);
   if (FORMAT == IQ4_XS) low = signed_byte<0>(word), top = signed_byte<1>(word);
-  if (LOW_FACTOR<FORMAT> != TOP_FACTOR<FORMAT>) low = word << 4 & 0xFF0;
+  if (LOW_FACTOR<FORMAT> != TOP_FACTOR<FORMAT>) low = __dp4a(word, (u32)TOP_FACTOR<FORMAT>, 0u);  // of the lowest byte
   return {low, low, top, top};
 }
 
@@ -245,16 +260,10 @@ template <int FORMAT> struct Products {
   }
 };
 
-// Two numbers as two pairs of bfloat16 that add up to them, up to 2^-16 relative.
-DEVICE void in_two_parts(u32 &coarse, u32 &fine, float first, float second) {
-  const u32 a = __float_as_uint(first), b = __float_as_uint(second);
-  coarse = __byte_perm(a, b, 0x7632);
-  fine = bf16_pair(first - __uint_as_float(a & 0xFFFF0000u), second - __uint_as_float(b & 0xFFFF0000u));
-}
-
 // Adds the products of a unit. sums[j] are of a lane's rows 4 g and 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1
-// of x, sums[ROW_TILES + j] of the two rows that follow. next() is the unit's next stage.
-template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, int lane, Next next) {
+// of x, sums[ROW_TILES + j] of the two rows that follow. next() is the unit's next stage. is: whether there is such
+// a unit; if not, its stages are passed over.
+template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, bool is, int lane, Next next) {
   using L = Layout<FORMAT>;
   const int g = lane >> 2, c = lane & 3;
   float in_unit[2 * ROW_TILES][4] = {};
@@ -265,6 +274,7 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
   for (int group = 0; group < 4; group++) {
     const int of_stage = group % Stage<FORMAT>::OF_GROUPS;
     if (of_stage == 0) weights.stage = next();
+    if (!is) continue;
     if (COLUMNS % UNIT != 0 && unit * 4 + group >= GROUPS) continue;
     const bool alone = COLUMNS % 128 != 0 && group % 2 == 0 && unit * 4 + group + 1 == GROUPS;
     if (group == 0 && !L::SMALL) supers = weights.supers();
@@ -287,7 +297,7 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
       for (int j = 0; j < ROW_TILES; j++) products.add(added[half * ROW_TILES + j], words[j], d[j]);
     }
   }
-  if (L::SMALL) return;
+  if (L::SMALL || !is) return;
 #pragma unroll
   for (int r = 0; r < 4; r++) {
     const float factor = float_of_half(row_of(supers, r)) / TOP_FACTOR<FORMAT>;
@@ -302,22 +312,13 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
   if (!L::LEAST) return;
 #pragma unroll
   for (int j = 0; j < ROW_TILES; j++) {
-    // Sums of row g of x in the blocks of group c: the lane's part of the right operand. Lanes take turns.
-    int low = 0, top = 0;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      const uint4 v = load16(x + ((c * ROW_TILES + j) * 32 + g * 4 + (k ^ c)) * 16);
-      low = __dp4a((int)v.y, (int)ONES, __dp4a((int)v.x, (int)ONES, low));
-      top = __dp4a((int)v.w, (int)ONES, __dp4a((int)v.z, (int)ONES, top));
-    }
-    const float own = load_one(x + X_WORDS + (c * X_ROWS + 8 * j + g) * 4);
-    u32 coarse, fine;
-    in_two_parts(coarse, fine, (float)low * own, (float)top * own);
+    // Sums of row g of x in the blocks of group c: the lane's part of the right operand.
+    const uint2 own = load8(x + X_SUMS + (8 * j * 4 + lane) * 8);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const u32 first = minus_upper_bytes(row_of(least, 2 * half)), second = minus_upper_bytes(row_of(least, 2 * half + 1));
       float less[4] = {};
-      multiply_bf16(less, first, second, first, second, coarse, fine);
+      multiply_bf16(less, first, second, first, second, own.x, own.y);
 #pragma unroll
       for (int k = 0; k < 4; k++)
         sums[half * ROW_TILES + j][k] += less[k] * float_of_half(row_of(supers, 2 * half + k / 2) >> 16);
@@ -408,9 +409,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     for (int first = max(start - tile * work.span, 0); first < last; first += COLUMN_WARPS) {
       const int unit = first + column_warp;
       barrier_wait(full + 8 * x_read.stage, x_read.turn);
-      if (unit < last) add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, lane, next);
-      else
-        for (int i = 0; i < S::OF_UNIT; i++) next();
+      add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, unit < last, lane, next);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
       x_read.next();

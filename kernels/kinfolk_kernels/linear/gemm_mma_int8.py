@@ -7,7 +7,7 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,9 +23,15 @@ SOURCE = Path(__file__).with_suffix(".cu")
 UNIT_COLUMNS = 256
 """Columns that a warp multiplies at a time."""
 
+WITH_MINIMA = ("Q4_K", "Q5_K")
+"""Formats whose minima are multiplied with sums of x."""
+
 LEAST_UNITS = LEAST_PAIRS // 2
 STAGES = 4
 """Most stages of a warp's weights."""
+
+LEAST_STAGES = 2
+"""Least stages of a warp's weights: one is copied while another is read."""
 
 Arrangement = tuple[int, int, int]
 """Warps of different rows, warps of different columns, stages of x."""
@@ -57,9 +63,8 @@ def gemm_mma_int8(
     K columns."""
     row_tiles = -(-outs[0].shape[0] // 8)
     tile = tile or tile_for(matrices, row_tiles)
-    stage = max(stage_bytes(planes.format) for planes in matrices)
-    others = _other_bytes(tile, row_tiles)
-    weight_bytes = min(tile.stages, (MAX_SHARED - others) // tile.warps // stage) * stage
+    others = _other_bytes(matrices, tile, row_tiles)
+    weight_bytes = weight_stages(matrices, tile, row_tiles) * _stage_bytes(matrices)
     return launch_of(
         SOURCE,
         matrices,
@@ -77,7 +82,10 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     row_warps, column_warps, _ = USUAL
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
-    return tile_in(matrices, *(LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL))
+    tile = tile_in(matrices, *(LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL))
+    while weight_stages(matrices, tile, row_tiles) < LEAST_STAGES:
+        tile = replace(tile, x_stages=tile.x_stages - 1)
+    return tile
 
 
 def tile_in(
@@ -88,6 +96,12 @@ def tile_in(
     return MmaInt8Tile(tile.share, tile.span, row_warps, column_warps, STAGES, x_stages)
 
 
+def weight_stages(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) -> int:
+    """Stages of a warp's weights for which there is shared memory."""
+    room = (MAX_SHARED - _other_bytes(matrices, tile, row_tiles)) // tile.warps
+    return min(tile.stages, room // _stage_bytes(matrices))
+
+
 def stage_bytes(format: str) -> int:
     """``Stage::BYTES`` of the kernel."""
     layout = LAYOUTS[format]
@@ -95,8 +109,15 @@ def stage_bytes(format: str) -> int:
     return 4096 + 1024 * layout.bits + scales + (0 if layout.block == 32 else 128)
 
 
-def _other_bytes(tile: MmaInt8Tile, row_tiles: int) -> int:
+def _stage_bytes(matrices: Sequence[Planes]) -> int:
+    return max(stage_bytes(planes.format) for planes in matrices)
+
+
+def _other_bytes(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) -> int:
     """Shared memory for barriers, x, and the sums that column warps leave."""
-    x = tile.x_stages * tile.column_warps * row_tiles * (2048 + 128)
+    unit = 2048 + 128
+    if any(planes.format in WITH_MINIMA for planes in matrices):
+        unit += 256
+    x = tile.x_stages * tile.column_warps * row_tiles * unit
     sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
     return HEADER_BYTES + x + sums

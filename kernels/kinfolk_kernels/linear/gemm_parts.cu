@@ -64,9 +64,9 @@ DEVICE float2 load_two(u32 at) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
   return v;
 }
-DEVICE float load_one(u32 at) {
-  float v;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
+DEVICE uint2 load8(u32 at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
   return v;
 }
 DEVICE void store16(u32 at, const uint4 &v) {
@@ -155,11 +155,6 @@ DEVICE void multiply_bf16(float *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 DEVICE u32 minus_upper_bytes(u32 word) {
   u32 r;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(__byte_perm(word, 0x43004300u, 0x5352)), "r"(0xBF80BF80u), "r"(0x43004300u));
-  return r;
-}
-DEVICE u32 bf16_pair(float low, float high) {
-  u32 r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
 DEVICE float float_of_half(u32 bits) {

@@ -132,13 +132,3 @@ def minima(scales, ASM: tl.constexpr):
     low = (0.0 - ((scales >> 16) & 255).to(tl.float32)).to(tl.int32, bitcast=True)
     high = (0.0 - ((scales >> 24) & 255).to(tl.float32)).to(tl.int32, bitcast=True)
     return ((low >> 16) & 0xFFFF) | high
-
-
-@triton.jit
-def in_two_parts(first, second):
-    """Two float32 -> two pairs of bfloat16 that add up to them, up to 2^-16 relative."""
-    a, b = first.to(tl.int32, bitcast=True), second.to(tl.int32, bitcast=True)
-    rest_a = (first - _float_of(a & -0x10000)).to(tl.int32, bitcast=True) + 0x8000
-    rest_b = (second - _float_of(b & -0x10000)).to(tl.int32, bitcast=True) + 0x8000
-    coarse = ((a >> 16) & 0xFFFF) | (b & -0x10000)
-    return coarse, ((rest_a >> 16) & 0xFFFF) | (rest_b & -0x10000)

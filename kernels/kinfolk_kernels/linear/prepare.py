@@ -10,6 +10,7 @@ from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare_kernel import f16_kernel, int8_kernel
 from kinfolk_kernels.mma_rows import MmaRows
+from kinfolk_kernels.row_outputs import int8_kind
 
 F16_TILE = 8192
 """Numbers that a program converts to float16 at a time; a row that is not longer is read once."""
@@ -54,7 +55,7 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
             "width": width,
             "x_row": x.stride(0),
         },
-        {"GROUPS": INT8_TILE // GROUP_NUMBERS},
+        {"GROUPS": INT8_TILE // GROUP_NUMBERS, "INT8": int8_kind(out)},
     )
 
 

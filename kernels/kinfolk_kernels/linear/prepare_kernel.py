@@ -25,9 +25,10 @@ def int8_kernel(
     width,
     x_row,
     GROUPS: tl.constexpr,
+    INT8: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Grid (rows, width / GROUPS / 64): converts rows to int8."""
+    """Grid (rows, width / GROUPS / 64): converts rows to int8; INT8: see ``int8_kind``."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (GROUPS * 64)
@@ -36,7 +37,7 @@ def int8_kernel(
     x = load_groups(x_ptr, line * x_row, line >= 0, first, width, GROUPS, False)
     store_groups(
         x, line * width, line >= 0, first, width, words_ptr, words_ptr,
-        scale_ptr, line, scale_step, False, True, False,
+        scale_ptr, line, scale_step, False, INT8, False,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from kinfolk_kernels.activations import softplus
 from kinfolk_kernels.coded_tiles import rotate_rows
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.decode import run_length
+from kinfolk_kernels.row_outputs import WITH_SUMS, parts_of_sums, sums_place
 
 FACTORS = {"identity": 1, "softplus": 2}
 """The value of ``FACTOR`` for each activation of a factor; 0 = no factor."""
@@ -46,10 +47,11 @@ def _round_even(x):
 
 @triton.jit
 def _store_int8(
-    y, row, column, words_ptr, scale_ptr, scale_step, WIDTH: tl.constexpr, SIZE: tl.constexpr
+    y, row, column, words_ptr, scale_ptr, scale_step,
+    WIDTH: tl.constexpr, SIZE: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Store dimensions ``column`` to ``column + SIZE`` of a row of WIDTH numbers as int8 words and
-    a scale for each 64; see ``int8_rows``."""
+    a scale for each 64, and sums; see ``int8_rows``."""
     groups = tl.reshape(y, [SIZE // 64, 64])
     scale = tl.div_rn(tl.max(tl.abs(groups), 1), 127.0)
     inverse = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
@@ -63,6 +65,12 @@ def _store_int8(
     tl.store(words_ptr + at, tl.sum((bytes_of & 255) << shift, 1))
     group = column // 64 + tl.arange(0, SIZE // 64)
     tl.store(scale_ptr + group * scale_step + row, scale)
+    if INT8 == WITH_SUMS:
+        sums = tl.reshape(tl.sum(bytes_of, 1), [1, SIZE // 64, 16])
+        parts = tl.reshape(parts_of_sums(sums, scale[None, :]), [SIZE // 4])
+        lane = tl.arange(0, SIZE // 4) % 16
+        at = WIDTH // 64 * scale_step + sums_place(word // 16, row, scale_step) + lane
+        tl.store(scale_ptr + at, parts.to(tl.float32, bitcast=True), mask=lane < 2)
 
 
 @triton.jit(do_not_specialize=["slots", "most", "scale_step"])
@@ -122,4 +130,4 @@ def combine_kernel(
     tl.store(y_ptr + place + d, y.to(y_ptr.dtype.element_ty), mask=inside)
     if INT8:
         column = head * DIM + tl.program_id(2) * SIZE
-        _store_int8(y, row, column, words_ptr, scale_ptr, scale_step, HEADS * DIM, SIZE)
+        _store_int8(y, row, column, words_ptr, scale_ptr, scale_step, HEADS * DIM, SIZE, INT8)

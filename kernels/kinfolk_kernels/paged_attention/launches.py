@@ -29,6 +29,7 @@ from kinfolk_kernels.paged_attention.tiles import (
     prefill_tile,
 )
 from kinfolk_kernels.row_layout import LaunchTraits, RowLayout
+from kinfolk_kernels.row_outputs import int8_kind
 from kinfolk_kernels.rows import CHUNK_POSITIONS, Rows, Table
 from kinfolk_kernels.sections import format_of, padded, planes_of, row_of, section_arguments
 
@@ -161,7 +162,7 @@ class Call:
                 "BLOCK_RUNS": tile.runs,
                 "TREES": self._traits.trees,
                 "ROTATED": rotated,
-                "INT8": int8 is not None,
+                "INT8": int8_kind(int8),
             },
             tile.warps,
         )
