@@ -121,8 +121,17 @@ DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) {
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
-DEVICE u32 low_twice(u32 a) { return __byte_perm(a, a, 0x1010); }
-DEVICE u32 high_twice(u32 a) { return __byte_perm(a, a, 0x3232); }
+// Written as halves, so that an instruction for pairs selects the half itself.
+DEVICE u32 low_twice(u32 a) {
+  u32 r;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(r) : "r"(a));
+  return r;
+}
+DEVICE u32 high_twice(u32 a) {
+  u32 r;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(r) : "r"(a));
+  return r;
+}
 DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
