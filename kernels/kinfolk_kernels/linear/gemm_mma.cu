@@ -159,7 +159,7 @@ struct Factors {
   u32 a, b, c, d, low_least, top_least;
 };
 
-// Two bytes of a word, as 1024 more in float16.
+// Two bytes of a word, as 1024 more in float16. thousand: work.constant, the bits of float16 1024, twice.
 DEVICE u32 thousands(u32 word, u32 thousand, bool upper) { return __byte_perm(word, thousand, upper ? 0x5352 : 0x5150); }
 
 template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thousand) {
@@ -408,10 +408,10 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
       const u32 weights_at = weights + read.stage * L::STAGE;
       const u32 x_at = x_stages + (x_read.stage * COLUMN_WARPS + column_warp) * X_PAIR;
 #if WARPGROUPS
-      add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.thousand, give_back_x);
+      add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.constant, give_back_x);
       held = x_read.stage;
 #else
-      if (pair < last_pair) add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.thousand);
+      if (pair < last_pair) add_pair<FORMAT>(sums, weights_at, x_at, pair, lane, work.constant);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
 #endif

@@ -85,7 +85,7 @@ class _Work(ctypes.Structure):
         ("rows", ctypes.c_int),
         ("share", ctypes.c_int),
         ("span", ctypes.c_int),
-        ("thousand", ctypes.c_uint),
+        ("constant", ctypes.c_uint),
         ("policy", ctypes.c_uint64),
     )
 
@@ -113,6 +113,7 @@ def gemm_mma(
         x.tiles,
         defines,
         _other_bytes(tile, x) + tile.warps * weight_bytes,
+        THOUSAND,
         sums=2 if x.warpgroups else 1,
         parts=x.parts,
     )
@@ -127,13 +128,16 @@ def launch_of(
     row_tiles: int,
     defines: dict[str, int],
     shared: int,
+    constant: int,
     sums: int = 1,
     parts: int = 1,
 ) -> CudaLaunch:
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
     ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
-    ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has.
+    ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has;
+    ``constant``: a number that its compiler is not to know, or it would set a register to it again
+    and again.
     """
     rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
@@ -154,7 +158,7 @@ def launch_of(
     else:
         part, done = missing_parts(device, left), None
     x_bytes = x[0].numel() * x[0].element_size() // parts
-    shares = (x_bytes, 0, rows, tile.share, tile.span, THOUSAND, LEAVES_FIRST)
+    shares = (x_bytes, 0, rows, tile.share, tile.span, constant, LEAVES_FIRST)
     work = _Work(*map(_address, (*x, part, done)), *shares)
     macros = {
         "ROW_TILES": row_tiles,

@@ -147,8 +147,8 @@ DEVICE u32 shifted(u32 word, int left) { return left < 0 ? word >> -left : word 
 
 // The low and the high nibbles of a word with the bits above them, as bytes for the tensor core. They are codes
 // or, where the offset is subtracted, numbers, and LOW_FACTOR or TOP_FACTOR times too large.
-// group: of the unit.
-template <int FORMAT> DEVICE void bytes_of(u32 &low, u32 &top, u32 q, u32 high, int group) {
+// group: of the unit; upper: work.constant, the upper bit of each byte.
+template <int FORMAT> DEVICE void bytes_of(u32 &low, u32 &top, u32 q, u32 high, int group, u32 upper) {
   const int bit = 2 * group, two = 4 * (group & 1);
   if (FORMAT == Q4_K) low = q & 0x0F0F0F0Fu, top = q & 0xF0F0F0F0u;
   if (FORMAT == Q5_K) {
@@ -156,9 +156,8 @@ template <int FORMAT> DEVICE void bytes_of(u32 &low, u32 &top, u32 q, u32 high, 
     top = (q >> 4 & 0x0F0F0F0Fu) | (shifted(high, 3 - bit) & 0x10101010u);
   }
   if (FORMAT == Q6_K) {
-    u32 less = high ^ 0xAAAAAAAAu;  // 32 less in each code
-    low = (q << 2 & 0x3C3C3C3Cu) | (less << (6 - two) & 0xC0C0C0C0u);
-    top = (q >> 2 & 0x3C3C3C3Cu) | (less << (4 - two) & 0xC0C0C0C0u);
+    low = (q << 2 & 0x3C3C3C3Cu) | ((shifted(high, 6 - two) & 0xC0C0C0C0u) ^ upper);  // 32 less in each code
+    top = (q >> 2 & 0x3C3C3C3Cu) | ((shifted(high, 4 - two) & 0xC0C0C0C0u) ^ upper);
   }
   if (FORMAT == Q4_0) low = (q << 4 ^ 0x80808080u) & 0xF0F0F0F0u, top = (q ^ 0x80808080u) & 0xF0F0F0F0u;
   if (FORMAT == Q5_0) {
@@ -215,7 +214,7 @@ template <int FORMAT> struct Products {
   WholeScales whole[2];
   float d[2][2];
 
-  ALWAYS Products(const uint4 (&q)[4], const uint4 (&high)[2], const uint4 &scales, int half, int group) {
+  ALWAYS Products(const uint4 (&q)[4], const uint4 (&high)[2], const uint4 &scales, int half, int group, u32 upper) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int row = 2 * half + r;
@@ -223,8 +222,8 @@ template <int FORMAT> struct Products {
 #pragma unroll
         for (int k = 0; k < 4; k++) a[2 * k + r] = row_of(q[k], row);
       } else {
-        bytes_of<FORMAT>(a[r], a[4 + r], row_of(q[0], row), row_of(high[0], row), group);
-        bytes_of<FORMAT>(a[2 + r], a[6 + r], row_of(q[1], row), row_of(high[1], row), group);
+        bytes_of<FORMAT>(a[r], a[4 + r], row_of(q[0], row), row_of(high[0], row), group, upper);
+        bytes_of<FORMAT>(a[2 + r], a[6 + r], row_of(q[1], row), row_of(high[1], row), group, upper);
       }
       const u32 word = row_of(scales, row);
       if (Layout<FORMAT>::SMALL) {
@@ -263,7 +262,7 @@ template <int FORMAT> struct Products {
 // Adds the products of a unit. sums[j] are of a lane's rows 4 g and 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1
 // of x, sums[ROW_TILES + j] of the two rows that follow. next() is the unit's next stage. is: whether there is such
 // a unit; if not, its stages are passed over.
-template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, bool is, int lane, Next next) {
+template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, bool is, int lane, u32 upper, Next next) {
   using L = Layout<FORMAT>;
   const int g = lane >> 2, c = lane & 3;
   float in_unit[2 * ROW_TILES][4] = {};
@@ -292,7 +291,7 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const Products<FORMAT> products(q, high, scales, half, group);
+      const Products<FORMAT> products(q, high, scales, half, group, upper);
 #pragma unroll
       for (int j = 0; j < ROW_TILES; j++) products.add(added[half * ROW_TILES + j], words[j], d[j]);
     }
@@ -409,7 +408,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     for (int first = max(start - tile * work.span, 0); first < last; first += COLUMN_WARPS) {
       const int unit = first + column_warp;
       barrier_wait(full + 8 * x_read.stage, x_read.turn);
-      add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, unit < last, lane, next);
+      add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, unit < last, lane, work.constant, next);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
       x_read.next();

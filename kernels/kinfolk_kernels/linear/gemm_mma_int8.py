@@ -27,6 +27,9 @@ WITH_MINIMA = ("Q4_K", "Q5_K")
 """Formats whose minima are multiplied with sums of x."""
 
 LEAST_UNITS = LEAST_PAIRS // 2
+UPPER_BITS = 0x80808080
+"""The upper bit of each byte of a word."""
+
 STAGES = 4
 """Most stages of a warp's weights."""
 
@@ -74,6 +77,7 @@ def gemm_mma_int8(
         row_tiles,
         {"X_STAGES": tile.x_stages, "WEIGHT_BYTES": weight_bytes},
         others + tile.warps * weight_bytes,
+        UPPER_BITS,
     )
 
 

@@ -22,9 +22,9 @@ struct Matrix {
   int rows, end;  // end: of its programs
 };
 
-// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. thousand: the bits of float16
-// 1024, twice. As a constant of the code, the assembler would move it to a register anew for every use. policy: of
-// the second-level cache, for weights.
+// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. constant: of the kernel. If
+// the code had it, the assembler would move it to a register anew for every use. policy: of the second-level cache, for
+// weights.
 struct Work {
   const char *x;
   const float *factor;
@@ -32,7 +32,7 @@ struct Work {
   int *done;
   u64 x_bytes;
   int first_row, rows, share, span;
-  u32 thousand;
+  u32 constant;
   u64 policy;
 };
 
