@@ -67,7 +67,7 @@ def gemm_mma_int8(
     row_tiles = -(-outs[0].shape[0] // 8)
     tile = tile or tile_for(matrices, row_tiles)
     others = _other_bytes(matrices, tile, row_tiles)
-    weight_bytes = weight_stages(matrices, tile, row_tiles) * _stage_bytes(matrices)
+    weight_bytes = weight_stages(matrices, tile, row_tiles) * _largest_stage(matrices)
     return launch_of(
         SOURCE,
         matrices,
@@ -103,7 +103,7 @@ def tile_in(
 def weight_stages(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) -> int:
     """Stages of a warp's weights for which there is shared memory."""
     room = (MAX_SHARED - _other_bytes(matrices, tile, row_tiles)) // tile.warps
-    return min(tile.stages, room // _stage_bytes(matrices))
+    return min(tile.stages, room // _largest_stage(matrices))
 
 
 def stage_bytes(format: str) -> int:
@@ -113,7 +113,7 @@ def stage_bytes(format: str) -> int:
     return 4096 + 1024 * layout.bits + scales + (0 if layout.block == 32 else 128)
 
 
-def _stage_bytes(matrices: Sequence[Planes]) -> int:
+def _largest_stage(matrices: Sequence[Planes]) -> int:
     return max(stage_bytes(planes.format) for planes in matrices)
 
 
