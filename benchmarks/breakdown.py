@@ -92,6 +92,7 @@ def main() -> None:
             with order, Runtime.open(path, settings, registry) as runtime:
                 trace = traced(runtime, settings, case, Path(folder))
             if options.folder:
+                options.folder.mkdir(parents=True, exist_ok=True)
                 kept = options.folder / f"{options.shape}-{CASES.index(case)}.json"
                 kept.write_text(json.dumps(trace))
             report(f"{options.shape}, {case.name}", trace)

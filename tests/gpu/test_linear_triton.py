@@ -116,7 +116,7 @@ def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
     # Shares of every length around a tile's, so that tiles have one part, two and many.
     shares = {2, units // 3, units - 1, units, units + 3} - {0}
     more = [replace(default, share=share, span=units) for share in shares]
-    others = [mma_int8_tile_in([planes], *some) for some in ((3, 4, 3), (6, 2, 4), (2, 1, 3))]
+    others = [mma_int8_tile_in([planes], *some) for some in ((3, 4, 2), (6, 2, 4), (2, 1, 3))]
     for tile in (*(more if rows == 9 else ()), *others, None):
         for _ in range(2):  # the second time, parts are those that the first one left
             with poisoned():
