@@ -40,13 +40,13 @@ from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import PlanesStack, unpack
 from kinfolk_kernels.route.op import RouteArguments, Score
 from kinfolk_kernels.route.triton_backend import (
-    MAX_ONE_LAUNCH_ROWS,
+    MAX_FEW_ROWS,
     ROUTE_TILE,
     RouteTile,
     choose,
     empty_parts,
     logits_of_many,
-    route_few,
+    route_launches,
 )
 
 CACHE = 400e6
@@ -162,14 +162,14 @@ class Step:
     def router_launches(self, router: RouteArguments, way: str) -> list[Launch]:
         ids, weights = self.choice.ids, self.choice.weights
         if way == ONE_LAUNCH:
-            return [route_few(router, self.x, ids, weights)]
+            return route_launches(router, self.x, ids, weights)
         tile, (experts, width) = ROUTERS[way], router.weight.shape
         logits = empty_parts(len(self.x), width, experts, self.x.device, tile)
         product = logits_of_many(self.x, router.weight, logits, tile)
         return [product, choose(router, logits, ids, weights)]
 
     def route(self, router: RouteArguments) -> None:
-        few = self.x.shape[0] <= MAX_ONE_LAUNCH_ROWS
+        few = self.x.shape[0] <= MAX_FEW_ROWS
         run_all(self.router_launches(router, ONE_LAUNCH if few else next(iter(ROUTERS))))
 
     def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
@@ -300,7 +300,7 @@ def report(title: str, rows: int, timing: dict[str, object]) -> str:
     ]
     for way, times in timing["router"].items():  # type: ignore[attr-defined]
         parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times.items() if name != "all")
-        taken_router = ONE_LAUNCH if rows <= MAX_ONE_LAUNCH_ROWS else next(iter(ROUTERS))
+        taken_router = ONE_LAUNCH if rows <= MAX_FEW_ROWS else next(iter(ROUTERS))
         mark = "*" if way == taken_router else " "
         lines.append(f"  {mark} router {way:10} {times['all'] * 1e6:5.1f} us; {parts}")
     for way, times in timing["ways"].items():  # type: ignore[attr-defined]

@@ -127,7 +127,12 @@ def launches():
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
     from kinfolk_kernels.route.op import RouteArguments
-    from kinfolk_kernels.route.triton_backend import choose, empty_parts, logits_of_many, route_few
+    from kinfolk_kernels.route.triton_backend import (
+        choose,
+        empty_parts,
+        logits_of_many,
+        route_launches,
+    )
 
     for title, layer in layers():
         dense = format_of(layer.gate) == DENSE
@@ -166,7 +171,9 @@ def launches():
             extras = None if score == "softmax" else empty(experts)
             router = empty(experts, width)
             arguments = RouteArguments(router, score, 8, torch.float16, extras, 2.5, extras)
-            yield f"{score}, {rows} of {width}: route", route_few(arguments, x, ids, weights)
+            for launch in route_launches(arguments, x, ids, weights):
+                name = launch.kernel.__name__
+                yield f"{score}, {rows} of {width}: {name}", launch
     from kinfolk_kernels.experts.shared_launches import add_shared
 
     for shared_gate in (None, empty(2816)):

@@ -22,7 +22,7 @@ from kinfolk_kernels.linear.gemm_mma_int8 import (
     stage_bytes,
     tile_for,
 )
-from kinfolk_kernels.linear.segments import MISSING, missing_parts
+from kinfolk_kernels.missing_words import MISSING, missing_words
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS, unpack
 
@@ -39,7 +39,7 @@ emulated = pytest.mark.interpreter
 def multiply(matrices, x, tile, seed=1):
     outs = [torch.full((x.shape[0], planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma_int8(matrices, quantize(x), outs, tile), seed)
-    assert (missing_parts(CPU, 1) == MISSING).all()
+    assert (missing_words(CPU, 1) == MISSING).all()
     return outs
 
 

@@ -21,7 +21,8 @@ from kinfolk_kernels.cuda_source import (
     CudaSource,
 )
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
-from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters, missing_parts
+from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
+from kinfolk_kernels.missing_words import missing_words
 from kinfolk_kernels.mma_rows import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
 
@@ -156,7 +157,7 @@ def launch_of(
     if defines.get("WARPGROUPS"):
         part, done = torch.empty(left, device=device), counters(device, programs * tile.row_warps)
     else:
-        part, done = missing_parts(device, left), None
+        part, done = missing_words(device, left), None
     x_bytes = x[0].numel() * x[0].element_size() // parts
     shares = (x_bytes, 0, rows, tile.share, tile.span, constant, LEAVES_FIRST)
     work = _Work(*map(_address, (*x, part, done)), *shares)

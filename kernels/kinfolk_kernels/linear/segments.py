@@ -103,24 +103,3 @@ def counters(device: torch.device, programs: int) -> torch.Tensor:
         zeros = torch.zeros(max(programs, 4096), dtype=torch.int32, device=device)
         _COUNTERS[device] = zeros
     return zeros
-
-
-MISSING = -1
-"""The bits of a word of a part that no program has left yet: those of no sum."""
-
-_LEAST_PART_WORDS = 1 << 20
-_PARTS: dict[torch.device, list[torch.Tensor]] = {}
-"""The last one of a device is in use; steps captured before may use the others."""
-
-
-def missing_parts(device: torch.device, words: int) -> torch.Tensor:
-    """At least so many ``words`` int32 for the parts of sums that programs leave one another, all
-    ``MISSING``.
-
-    They are before and after every launch. Only one stream at a time may use them.
-    """
-    parts = _PARTS.setdefault(device, [])
-    if not parts or parts[-1].shape[0] < words:
-        size = max(words, _LEAST_PART_WORDS)
-        parts.append(torch.full((size,), MISSING, dtype=torch.int32, device=device))
-    return parts[-1]

@@ -9,74 +9,82 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import sigmoid
 from kinfolk_kernels.dependent import fetch_ahead, start_dependents, wait_for_producers
+from kinfolk_kernels.missing_words import NOT_THERE
 
-BELOW_ALL_KEYS = tl.constexpr(-(2**63))
+BELOW_ALL_KEYS = tl.constexpr(-(2**31))
 """Less than the key of every expert."""
 
 
 @triton.jit
 def _scores(logits, real, SOFTMAX: tl.constexpr):
-    """Scores of logits [rows, SIZE], with the largest logit and the sum of exponentials
-    [rows, 1]."""
+    """Scores of logits [rows, SIZE]."""
     if SOFTMAX:
         most = tl.max(tl.where(real, logits, float("-inf")), 1)[:, None]
         powers = tl.where(real, tl.exp(logits - most), 0.0)
-        total = tl.sum(powers, 1)[:, None]
-        return powers / total, most, total
-    none = tl.zeros([logits.shape[0], 1], tl.float32)
-    return sigmoid(logits), none, none
+        return powers / tl.sum(powers, 1)[:, None]
+    return sigmoid(logits)
 
 
 @triton.jit
-def _keys(rank, e, SIZE: tl.constexpr):
-    """int64 keys that order experts by rank, the lowest ``e`` first of equals, and NaN last."""
+def _keys(rank):
+    """int32 keys that order float32 numbers, NaN with the lowest."""
     rank = tl.where(rank == rank, rank, float("-inf"))
-    bits = rank.to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (SIZE - 1 - e).to(tl.int64)
+    return _ordered(rank.to(tl.int32, bitcast=True))
 
 
 @triton.jit
-def _logits(at, part_step, mask, PARTS: tl.constexpr):
-    """Logits at addresses: their PARTS parts, added up in order."""
-    total = tl.load(at, mask=mask, other=0.0, cache_modifier=".cg")
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(at + part * part_step, mask=mask, other=0.0, cache_modifier=".cg")
-    return total
+def _ordered(bits):
+    """The bits of float32 numbers as integers in their order, and back again."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def choose_rows(
-    logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, stop,
-    logits_row, part_step, scale,
-    EXPERTS: tl.constexpr, SIZE: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
-    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """Store ids and weights of the rows ``row`` int64 [rows] before ``stop``, whose logits have
-    PARTS parts; every id is valid, whatever the logits are."""
-    e = tl.arange(0, SIZE)[None, :]
-    there = (row < stop)[:, None]
-    real = there & (e < EXPERTS)
-    base = logits_ptr + row[:, None] * logits_row
-    logits = _logits(base + e, part_step, real, PARTS)
-    scores, most, total = _scores(logits, real, SOFTMAX)
+def _bias(bias_ptr, e, EXPERTS: tl.constexpr, BIASED: tl.constexpr):
+    """The bias of experts ``e``, 0 without one."""
     if BIASED:
-        scores = scores + tl.load(bias_ptr + e, mask=e < EXPERTS, other=0.0)
-    keys = tl.where(real, _keys(scores, e, SIZE), BELOW_ALL_KEYS)
+        return tl.load(bias_ptr + e, mask=e < EXPERTS, other=0.0)
+    return tl.zeros(e.shape, tl.float32)
+
+
+@triton.jit
+def choose_row(
+    logits, bias, expert_scale_ptr, ids_ptr, weights_ptr, row, there, scale,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, PLACES: tl.constexpr,
+    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Store ids and weights of the row ``row`` int64 [1] with these ``logits`` and this ``bias``
+    [1, SIZE], if it is ``there`` [1]; every id is valid, whatever the logits are.
+
+    One warp compares integers of all its lanes in one instruction: the keys, and then the ids of
+    the experts that have the best one, of which the lowest is chosen. The key of an expert is its
+    score again; where a bias is added for the choice, the score is looked up.
+    """
+    SIZE: tl.constexpr = logits.shape[1]
+    e = tl.arange(0, SIZE)[None, :]
+    there = there[:, None]
+    real = there & (e < EXPERTS)
+    scores = _scores(logits, real, SOFTMAX)
+    rank = scores
+    if BIASED:
+        rank = scores + bias
+    keys = tl.where(real, _keys(rank), BELOW_ALL_KEYS)
+    own = _keys(scores)
     place = tl.arange(0, PLACES)[None, :]
-    ids = tl.zeros([row.shape[0], PLACES], tl.int32)
+    ids = tl.zeros([1, PLACES], tl.int32)
+    taken = tl.zeros([1, PLACES], tl.int32)
     for k in tl.static_range(TOP_K):
         best = tl.max(keys, 1)[:, None]
-        chosen = SIZE - 1 - (best & 0xFFFFFFFF).to(tl.int32)
+        chosen = tl.min(tl.where(keys == best, e, SIZE), 1)[:, None]
+        if BIASED:
+            best = tl.max(tl.where(e == chosen, own, BELOW_ALL_KEYS), 1)[:, None]
         keys = tl.where(e == chosen, BELOW_ALL_KEYS, keys)
         ids = tl.where(place == k, chosen, ids)
+        taken = tl.where(place == k, best, taken)
     mine = there & (place < TOP_K)
     ids = tl.where(mine, ids, 0)
-    logits = _logits(base + ids, part_step, mine, PARTS)
-    if SOFTMAX:
-        weights = tl.exp(logits - most) / total
-    else:
-        weights = sigmoid(logits)
+    weights = _ordered(taken).to(tl.float32, bitcast=True)
+    # A score is at least 0, and what is less was none.
+    weights = tl.where(weights < 0, float("nan"), weights)
     weights = tl.where(mine, weights, 0.0)
     weights = weights / tl.sum(weights, 1)[:, None] * scale
     if SCALED:
@@ -98,62 +106,111 @@ def choose_kernel(
     SIZE: tl.constexpr, PLACES: tl.constexpr, PARTS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows,): chooses the experts of a row by its logits."""
+    """Grid (rows,), programs of one warp: choose the experts of a row by its logits, the sum of
+    PARTS parts."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    e = tl.arange(0, SIZE)[None, :]
+    there = row < rows
+    real = there[:, None] & (e < EXPERTS)
+    at = logits_ptr + row[:, None] * logits_row + e
+    bias = _bias(bias_ptr, e, EXPERTS, BIASED)
     wait_for_producers(PDL)
-    choose_rows(
-        logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr, row, rows,
-        logits_row, part_step, scale,
-        EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED, PARTS,
+    logits = tl.load(at, mask=real, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        logits += tl.load(at + part * part_step, mask=real, other=0.0)
+    choose_row(
+        logits, bias, expert_scale_ptr, ids_ptr, weights_ptr, row, there, scale,
+        EXPERTS, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "scale"])
+@triton.jit
+def _left_logits(at, there):
+    """The logits that programs leave at addresses of ``missing_words``, as soon as all are."""
+    missing = 1
+    while missing > 0:
+        bits = tl.load(at, mask=there, other=0, volatile=True)
+        missing = tl.sum(tl.sum((bits == NOT_THERE).to(tl.int32), 1), 0)
+    # Once more: Triton 3.6 cannot carry a tensor out of the loop, and of two lanes with the same
+    # word one may have seen it before the other.
+    bits = tl.load(at, mask=there, other=0, volatile=True)
+    tl.debug_barrier()
+    tl.store(at, bits * 0 + NOT_THERE, mask=there)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _weights(
+    weight_ptr, e, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The router's weights [experts, COLUMNS] of experts ``e``."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    there = (e < EXPERTS)[:, None] & (column < WIDTH)
+    return tl.load(weight_ptr + e[:, None] * WIDTH + column, mask=there, other=0.0)
+
+
+@triton.jit
+def _logits(x_ptr, row, rows, x_row, w, WIDTH: tl.constexpr):
+    """The logits float32 [rows, experts] of rows ``row`` and experts with weights ``w``."""
+    column = tl.arange(0, w.shape[1])[None, :]
+    there = (row < rows)[:, None] & (column < WIDTH)
+    x = tl.load(x_ptr + row[:, None] * x_row + column, mask=there, other=0.0).to(tl.float32)
+    return tl.sum(x[:, None, :] * w[None, :, :], 2)
+
+
+@triton.jit(do_not_specialize=["scale"])
 def route_kernel(
     x_ptr, weight_ptr, bias_ptr, expert_scale_ptr,
-    logits_ptr, done_ptr, ids_ptr, weights_ptr,
-    rows,
-    x_row,
+    left_ptr, ids_ptr, weights_ptr,
     scale,
     WIDTH: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
     COLUMNS: tl.constexpr, SIZE: tl.constexpr, PLACES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (EXPERTS,), programs of one warp: each computes the logit of an expert for one row and
+    leaves it in ``missing_words``; the last one waits for all of them and chooses the experts."""
+    start_dependents(PDL)
+    e = tl.program_id(0) + tl.arange(0, 1)
+    row = tl.arange(0, 1)
+    w = _weights(weight_ptr, e, WIDTH, EXPERTS, COLUMNS)
+    wait_for_producers(PDL)
+    logit = _logits(x_ptr, row, 1, WIDTH, w, WIDTH)
+    # Of all numbers, only a NaN could have the bits of a word that is missing.
+    logit = tl.where(logit == logit, logit, float("nan"))
+    tl.store(left_ptr + row[:, None] + e[None, :], logit.to(tl.int32, bitcast=True))
+    if tl.program_id(0) == EXPERTS - 1:
+        every = tl.arange(0, SIZE)[None, :]
+        bias = _bias(bias_ptr, every, EXPERTS, BIASED)
+        logits = _left_logits(left_ptr + every, every < EXPERTS)
+        choose_row(
+            logits, bias, expert_scale_ptr, ids_ptr, weights_ptr,
+            row.to(tl.int64), row < 1, scale,
+            EXPERTS, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def few_logits_kernel(
+    x_ptr, weight_ptr,
+    logits_ptr,
+    rows,
+    x_row,
+    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, SHARE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (EXPERTS / SHARE, rows / ROWS): a program computes the logits of SHARE experts for ROWS
-    rows; the last program of these rows to end chooses their experts. ``done`` has a counter for
-    each ROWS rows, zero before and after."""
+    rows."""
     start_dependents(PDL)
     e = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
-    column = tl.arange(0, COLUMNS)
-    inside = column < WIDTH
-    w = tl.load(
-        weight_ptr + e[:, None] * WIDTH + column[None, :],
-        mask=(e < EXPERTS)[:, None] & inside[None, :],
-        other=0.0,
-    )
-    wait_for_producers(PDL)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    x = tl.load(
-        x_ptr + row[:, None] * x_row + column[None, :],
-        mask=(row < rows)[:, None] & inside[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    logits = tl.sum(x[:, None, :] * w[None, :, :], 2)
+    w = _weights(weight_ptr, e, WIDTH, EXPERTS, COLUMNS)
+    wait_for_producers(PDL)
+    logits = _logits(x_ptr, row, rows, x_row, w, WIDTH)
     to = logits_ptr + row[:, None] * EXPERTS + e[None, :]
     tl.store(to, logits, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])
-    tl.debug_barrier()
-    done = done_ptr + tl.program_id(1)
-    if tl.atomic_add(done, 1, sem="acq_rel") == tl.num_programs(0) - 1:
-        tl.debug_barrier()
-        tl.store(done, 0)
-        choose_rows(
-            logits_ptr, bias_ptr, expert_scale_ptr, ids_ptr, weights_ptr,
-            row.to(tl.int64), rows, EXPERTS, 0, scale,
-            EXPERTS, SIZE, TOP_K, PLACES, SOFTMAX, BIASED, SCALED, 1,
-        )  # fmt: skip
 
 
 @triton.jit

@@ -1,7 +1,8 @@
 """``route`` on the GPU.
 
-For few rows, one launch computes the products with the router's matrix and the choice. For more
-rows, the products run on tensor cores, in parts of the columns that the choice adds up.
+For one row, one launch computes the products with the router's matrix and the choice. For more
+rows the choice is a second launch, and from 17 on the products run on tensor cores, in parts of the
+columns that the choice adds up.
 """
 
 from __future__ import annotations
@@ -11,20 +12,31 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kinfolk_kernels.counters import counters
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.route.kernel import choose_kernel, logits_kernel, route_kernel
+from kinfolk_kernels.missing_words import missing_words
+from kinfolk_kernels.route.kernel import (
+    choose_kernel,
+    few_logits_kernel,
+    logits_kernel,
+    route_kernel,
+)
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 MAX_ROUTED_EXPERTS = 1024
-MAX_ONE_LAUNCH_ROWS = 16
-"""Up to this many rows one launch computes logits and choice."""
+MAX_FEW_ROWS = 16
+"""Up to this many rows are multiplied without tensor cores."""
 
-ROWS_AT_ONCE = 4
-"""Rows of a program of that single launch: one for each warp, when it chooses."""
+FEW_ROWS_AT_ONCE = 4
+"""Most rows of a program of those."""
+
+MAX_FEW_ROWS_COLUMNS = 8192
+"""Most columns, which such a program holds in registers."""
+
+MAX_ONE_WARP_COLUMNS = 4096
+"""The same for programs of one warp, which route one row."""
 
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
@@ -56,16 +68,28 @@ def route(arguments: RouteArguments, x: torch.Tensor) -> tuple[torch.Tensor, tor
     """See :class:`RouteArguments`."""
     if x.stride(-1) != 1:
         x = x.contiguous()
-    (rows, width), weight = x.shape, arguments.weight
+    rows = x.shape[0]
     ids = torch.empty(rows, arguments.top_k, dtype=torch.int64, device=x.device)
     weights = torch.empty(rows, arguments.top_k, dtype=torch.float32, device=x.device)
-    if rows <= MAX_ONE_LAUNCH_ROWS and width <= MAX_ONE_LAUNCH_COLUMNS:
-        route_few(arguments, x, ids, weights).run()
-        return ids, weights
-    logits = empty_parts(rows, width, weight.shape[0], x.device)
-    logits_of_many(x, weight, logits).run()
-    choose(arguments, logits, ids, weights).run()
+    for launch in route_launches(arguments, x, ids, weights):
+        launch.run()
     return ids, weights
+
+
+def route_launches(
+    arguments: RouteArguments, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+) -> list[Launch]:
+    """The launches that compute ids int64 and weights float32 [R, K] from x [R, W]."""
+    (rows, width), weight = x.shape, arguments.weight
+    if rows == 1 and width <= MAX_ONE_WARP_COLUMNS:
+        return [route_row(arguments, x, ids, weights)]
+    if rows <= MAX_FEW_ROWS and width <= MAX_FEW_ROWS_COLUMNS:
+        logits = torch.empty(rows, weight.shape[0], device=x.device)
+        product = logits_of_few(x, weight, logits)
+    else:
+        logits = empty_parts(rows, width, weight.shape[0], x.device)
+        product = logits_of_many(x, weight, logits)
+    return [product, choose(arguments, logits, ids, weights)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,31 +174,49 @@ def choose(
     )
 
 
-def route_few(
+def route_row(
     arguments: RouteArguments, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> Launch:
-    """The launch that computes ids int64 and weights float32 [R, K] from x [R, W], R few."""
-    (rows, width), experts = x.shape, arguments.weight.shape[0]
-    columns = triton.next_power_of_2(width)
-    share = 2 if columns <= 4096 else 1
-    at_once = min(triton.next_power_of_2(rows), ROWS_AT_ONCE)
-    logits = torch.empty(rows, experts, device=x.device)
+    """The launch that computes ids int64 and weights float32 [1, K] from x [1, W]."""
+    width, experts = x.shape[1], arguments.weight.shape[0]
     return Launch(
         route_kernel,
-        (-(-experts // share), -(-rows // at_once)),
+        (experts,),
         {
             "x_ptr": x,
             "weight_ptr": arguments.weight,
-            **_pointers(arguments, logits, ids, weights),
-            "logits_ptr": logits,
-            "done_ptr": counters(x.device),
-            "rows": rows,
-            "x_row": x.stride(0),
+            **_pointers(arguments, weights, ids, weights),
+            "left_ptr": missing_words(x.device, experts),
             "scale": float(arguments.scale),
         },
         {
             **_constants(arguments, experts),
             "WIDTH": width,
+            "COLUMNS": triton.next_power_of_2(width),
+        },
+        warps=1,
+    )
+
+
+def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
+    """The launch that computes logits [R, E] of x [R, W], R few."""
+    (rows, width), experts = x.shape, weight.shape[0]
+    columns = triton.next_power_of_2(width)
+    share = 2 if columns <= MAX_FEW_ROWS_COLUMNS // 2 else 1
+    at_once = min(triton.next_power_of_2(rows), FEW_ROWS_AT_ONCE)
+    return Launch(
+        few_logits_kernel,
+        (-(-experts // share), -(-rows // at_once)),
+        {
+            "x_ptr": x,
+            "weight_ptr": weight,
+            "logits_ptr": logits,
+            "rows": rows,
+            "x_row": x.stride(0),
+        },
+        {
+            "WIDTH": width,
+            "EXPERTS": experts,
             "COLUMNS": columns,
             "ROWS": at_once,
             "SHARE": share,
@@ -184,13 +226,13 @@ def route_few(
 
 
 def _pointers(
-    arguments: RouteArguments, logits: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    arguments: RouteArguments, other: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Tensor arguments by name; an absent bias or scale is replaced by the logits."""
+    """Tensor arguments by name; an absent bias or scale is replaced by ``other`` float32."""
     bias, expert_scale = arguments.bias, arguments.expert_scale
     return {
-        "bias_ptr": logits if bias is None else bias,
-        "expert_scale_ptr": logits if expert_scale is None else expert_scale,
+        "bias_ptr": other if bias is None else bias,
+        "expert_scale_ptr": other if expert_scale is None else expert_scale,
         "ids_ptr": ids,
         "weights_ptr": weights,
     }
