@@ -8,8 +8,9 @@ all launches before it.
 
 Two kinds of data that a step writes may be read before the wait, bypassing the first-level cache
 (``early``). First, tables of the step: they are written before its first matrix product, and a
-product never starts early, so launches after a product come after the tables. Second, data that a
-launch has waited for: launches that it starts only after its wait, and all later ones, may read it.
+product never starts early or lets others start only after its own wait, so launches after a product
+come after the tables. Second, data that a launch has waited for: launches that it starts only after
+its wait, and all later ones, may read it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import kinfolk_kernels
 from kinfolk_kernels import launch as launches
 from kinfolk_kernels.act_and_mul.triton_backend import act_and_mul_kernel
 from kinfolk_kernels.act_and_mul.triton_backend import launch as act_and_mul
-from kinfolk_kernels.aot import compiled_for
+from kinfolk_kernels.aot import compiled_for, instructions_of
 from kinfolk_kernels.dependent import overlaps
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.launch import Launch
@@ -142,14 +142,37 @@ def launch():
     return act_and_mul("silu", half, half, outputs)
 
 
-def test_matrices_do_not_begin_early():
+def test_matrices_begin_in_order_or_wait_before_others_start():
     """The kernel after a matrix product may read the tables of a step before it waits."""
     device = torch.device("meta")
     matrix, out = empty("Q4_K", 64, 256, device), torch.empty(4, 64, device=device)
     rows = Int8Rows.make(4, 256, device)
-    assert not gemv([matrix], Int8Rows.make(1, 256, device), [out[:1]]).early
     assert not gemm_int8([matrix], rows, [out]).early
     assert not gemm_f16([matrix], F16Rows.make(4, 256, device), [out]).early
+    ((_, statements, start),) = starts(DEPENDENT["gemv_kernel"])
+    assert [WAIT] in statements[:start]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "early"),
+    [(2048, 4096, True), (12352, 2048, True), (17408, 5120, False), (5120, 17408, False)],
+)
+def test_matrices_times_one_row_begin_early_unless_they_are_large(rows, columns, early):
+    device = torch.device("meta")
+    matrix, out = empty("Q4_K", rows, columns, device), torch.empty(1, rows, device=device)
+    launch = gemv([matrix], Int8Rows.make(1, columns, device), [out])
+    assert launch.early == launch.constants["AHEAD"] == early
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize(("rows", "columns"), [(2048, 4096), (12352, 2048)])
+def test_the_first_weights_are_asked_for_before_the_wait(name, rows, columns):
+    device = torch.device("meta")
+    matrix, out = empty(name, rows, columns, device), torch.empty(1, rows, device=device)
+    compiled = compiled_for(gemv([matrix], Int8Rows.make(1, columns, device), [out]), 90)
+    before, wait, _ = "".join(instructions_of(compiled.asm["cubin"])).partition("ACQBULK")
+    assert wait
+    assert before.count("LDG") >= 8
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,14 @@ MAX_WARP_COLUMNS = 16 * 32 * WARP
 GEMV_REGISTERS = 96
 """Registers of a thread: enough to issue loads before the products of earlier loads."""
 
+MOST_WARPS_AHEAD = 3300
+"""Most warps of a launch that starts early and asks for its first weights while the launch before
+still runs: a fifth more than an H100 or H200 runs at a time. Many more would be distributed
+unevenly, wherever earlier programs end (``benchmarks/NOTES.md``)."""
+
+MOST_COLUMNS_AHEAD = 8192
+"""With more columns, what is asked for early is a small part."""
+
 FOUR_ROWS_REGISTERS = 128
 """The same with four rows, whose sums would be spilled otherwise."""
 
@@ -39,20 +47,23 @@ def gemv(
     columns; ``warps`` of a program."""
     warps, rows = warps or warps_for(matrices), outs[0].shape[0]
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // INTERLEAVE))
+    columns = matrices[0].columns
+    ahead = segments.programs * warps <= MOST_WARPS_AHEAD and columns <= MOST_COLUMNS_AHEAD
     return Launch(
         gemv_kernel,
         (segments.programs,),
         {**segments.arguments, "x_ptr": x.words, "d_ptr": x.scale},
         {
             **segments.constants,
-            "K": matrices[0].columns,
+            "K": columns,
             "ROWS": rows,
             "LANES": WARP * warps,
+            "AHEAD": ahead,
             "ASM": asm,
         },
         warps,
         registers=GEMV_REGISTERS if rows < 4 else FOUR_ROWS_REGISTERS,
-        early=False,
+        early=ahead,
     )
 
 
