@@ -4,9 +4,9 @@
 
 A line has a shape, a number of rows, and the microseconds of a whole step and of each launch. A
 step consists of the router's product, the choice and the experts' products. Lines with `router`
-time the router by itself, in one launch or with several tiles, and its launches. One CUDA graph
-holds several steps with different rows, so that the experts of one step are not in the cache for
-the next. The floor is the larger of two times: reading the planes of the distinct experts at the
+time the router by itself, without tensor cores or with several tiles, and its launches. One CUDA
+graph holds several steps with different rows, so that the experts of one step are not in the cache
+for the next. The floor is the larger of two times: reading the planes of the distinct experts at the
 copy bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
 kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
 expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs; `*` marks
@@ -90,7 +90,9 @@ TILES = {
 }
 """Tiles for many rows: the default ones, and others to compare."""
 
-ONE_LAUNCH = "one launch"
+FEW_ROWS = "few rows"
+"""The router without tensor cores, for up to ``MAX_FEW_ROWS``."""
+
 ROUTERS = {
     "64 x 32": ROUTE_TILE,
     "64 x 64": RouteTile(experts=64),
@@ -99,9 +101,6 @@ ROUTERS = {
     "64 x 16": RouteTile(experts=16),
 }
 """Tiles of the router for many rows: the default one, and others to compare."""
-
-MOST_ONE_LAUNCH_ROWS = 64
-"""Rows up to which the router is timed in one launch; it has a counter for each 4 rows."""
 
 INT8_GROUPS = {"int8 8": 1, "int8 16": 2, "int8 24": 3, "int8 32": 4}
 """Groups of pairs with rows in int8: eights of pairs in a block."""
@@ -161,7 +160,7 @@ class Step:
 
     def router_launches(self, router: RouteArguments, way: str) -> list[Launch]:
         ids, weights = self.choice.ids, self.choice.weights
-        if way == ONE_LAUNCH:
+        if way == FEW_ROWS:
             return route_launches(router, self.x, ids, weights)
         tile, (experts, width) = ROUTERS[way], router.weight.shape
         logits = empty_parts(len(self.x), width, experts, self.x.device, tile)
@@ -170,7 +169,7 @@ class Step:
 
     def route(self, router: RouteArguments) -> None:
         few = self.x.shape[0] <= MAX_FEW_ROWS
-        run_all(self.router_launches(router, ONE_LAUNCH if few else next(iter(ROUTERS))))
+        run_all(self.router_launches(router, FEW_ROWS if few else next(iter(ROUTERS))))
 
     def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
         if way in TILES:
@@ -226,8 +225,8 @@ def stages(launches: Sequence[Launch]) -> dict[str, slice]:
 def routers(steps: Sequence[Step], router: RouteArguments) -> dict[str, dict[str, float]]:
     """Seconds of the router and of its launches, for each way."""
     times = {}
-    one = [ONE_LAUNCH] if len(steps[0].x) <= MOST_ONE_LAUNCH_ROWS else []
-    for way in (*one, *ROUTERS):
+    few = [FEW_ROWS] if len(steps[0].x) <= MAX_FEW_ROWS else []
+    for way in (*few, *ROUTERS):
         launches = [step.router_launches(router, way) for step in steps]
         times[way] = {"all": each([lambda m=m: run_all(m) for m in launches])}  # type: ignore[misc]
         for i, launch in enumerate(launches[0]):
@@ -300,7 +299,7 @@ def report(title: str, rows: int, timing: dict[str, object]) -> str:
     ]
     for way, times in timing["router"].items():  # type: ignore[attr-defined]
         parts = ", ".join(f"{name} {t * 1e6:.1f}" for name, t in times.items() if name != "all")
-        taken_router = ONE_LAUNCH if rows <= MAX_FEW_ROWS else next(iter(ROUTERS))
+        taken_router = FEW_ROWS if rows <= MAX_FEW_ROWS else next(iter(ROUTERS))
         mark = "*" if way == taken_router else " "
         lines.append(f"  {mark} router {way:10} {times['all'] * 1e6:5.1f} us; {parts}")
     for way, times in timing["ways"].items():  # type: ignore[attr-defined]

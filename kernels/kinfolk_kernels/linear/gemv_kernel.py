@@ -70,6 +70,7 @@ def _segment(
             ),
         )  # fmt: skip
     wait_for_producers(PDL)
+    # Not before: launches behind a product may read tables of the step early.
     start_dependents(PDL)
     sums = ()
     for _ in tl.static_range(ROWS):
