@@ -21,6 +21,7 @@ import triton
 from delta import DIM, KEY_HEADS, SHAPES, Rows, error_of, inputs_of
 from timing import copy_bandwidth, replay_seconds
 
+from kinfolk_kernels.commit_layers import by_launch
 from kinfolk_kernels.device import shared_memory
 from kinfolk_kernels.gated_delta.launches import DeltaInputs, commit, drafts
 from kinfolk_kernels.gated_delta.op import (
@@ -65,8 +66,9 @@ class Drafted:
             launch.run()
 
     def commits(self) -> None:
-        for inputs, trace in zip(self.layers, self.traces, strict=True):
-            commit(trace, inputs.state, *self.kept).run()
+        states = (inputs.state for inputs in self.layers)
+        for layers in by_launch(list(zip(self.traces, states, strict=True))):
+            commit(layers, *self.kept).run()
 
     def errors(self) -> list[float]:
         """Of outputs, of d in the trace, and of the state after a commit, in the first layer."""
@@ -77,9 +79,9 @@ class Drafted:
         operands = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
         exact, traced = gated_delta(arguments, *(x.double() for x in operands), state, self.rows)
         assert traced is not None
-        gated_delta_commit(arguments, traced, state, *self.kept)
+        gated_delta_commit(arguments, [(traced, state)], *self.kept)
         self.draft(inputs, trace)
-        commit(trace, moved, *self.kept).run()
+        commit([(trace, moved)], *self.kept).run()
         return [
             error_of(self.out, exact),
             error_of(trace.d, traced.d),

@@ -6,9 +6,9 @@ A line has a shape, a number of rows, and the microseconds of a whole step and o
 step consists of the router's product, the choice and the experts' products. Lines with `router`
 time the router by itself, without tensor cores or with several tiles, and its launches. One CUDA
 graph holds several steps with different rows, so that the experts of one step are not in the cache
-for the next. The floor is the larger of two times: reading the planes of the distinct experts at the
-copy bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds of
-kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
+for the next. The floor is the larger of two times: reading the planes of the distinct experts at
+the copy bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds
+of kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
 expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs; `*` marks
 the one that the op chooses.
 """

@@ -8,8 +8,8 @@ See ``docs/architecture.md``, "One step in arrays".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -91,6 +91,21 @@ class CommitBatch:
     path: torch.Tensor
     n_keep: torch.Tensor
     slot: torch.Tensor
+    _calls: dict[Hashable, tuple[Callable[..., None], list[Any]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def together(self, key: Hashable, op: Callable[..., None], layer: Any) -> None:
+        """Ask for ``op(layers, path, n_keep, slot)`` behind the commit: one call for the layers
+        with an equal ``key``, with the op of the first."""
+        self._calls.setdefault(key, (op, []))[1].append(layer)
+
+    def finish(self) -> None:
+        """Make the calls that layers have asked for. Who calls ``commit`` of a model or of a
+        drafter does this behind it."""
+        for op, layers in self._calls.values():
+            op(layers, self.path, self.n_keep, self.slot)
+        self._calls.clear()
 
 
 class PagedView(Protocol):

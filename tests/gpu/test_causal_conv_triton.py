@@ -87,8 +87,8 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, state_of, on_gpu)
         path[index, : len(chosen)] += rows.segments[index].start
     arguments = path.cuda(), torch.tensor([len(k) for k in kept]).cuda(), rows.slot_of_sequence
     expected = state.clone()
-    reference.causal_conv_commit(COMMIT, x, expected, *arguments)
-    kernels.causal_conv_commit(COMMIT, x, state, *arguments)
+    reference.causal_conv_commit(COMMIT, [(x, expected)], *arguments)
+    kernels.causal_conv_commit(COMMIT, [(x, state)], *arguments)
     assert same_bits(state, expected)
 
 

@@ -176,8 +176,8 @@ def test_drafts_and_their_commit(
     arguments = commit_arguments(rows, kept)
     expected = state.double()
     _, traces = reference.gated_delta(DELTA, *given.doubled(), expected, rows)
-    reference.gated_delta_commit(DELTA, traces, expected, *arguments)
-    gated_delta_commit(DELTA, trace, state, *arguments)
+    reference.gated_delta_commit(DELTA, [(traces, expected)], *arguments)
+    gated_delta_commit(DELTA, [(trace, state)], *arguments)
     for slot in rows.slot_of_sequence.tolist():
         assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
 
@@ -376,6 +376,23 @@ def test_a_slice_resumed_at_a_chunk_has_the_bits_of_the_whole(
     assert same_bits(parts[1], state[1])
 
 
+def test_layers_are_committed_together_as_each_alone(steps, numbers, inputs, on_gpu):
+    rows = on_gpu(steps.build(steps.chain(9, 16), steps.chain(5, 4)))
+    arguments = commit_arguments(rows, {0: list(range(10)), 1: [0]})
+    together, alone = [], []
+    for _ in range(11):
+        given, state = inputs(20), fresh_state(numbers, rows)
+        _, trace = gated_delta(DELTA, *given, state, rows)
+        together.append((trace, state))
+        alone.append(state.clone())
+        gated_delta_commit(DELTA, [(trace, alone[-1])], *arguments)
+    for _ in range(2):  # each begins early behind the one before
+        states = [(trace, state.clone()) for trace, state in together]
+        gated_delta_commit(DELTA, states, *arguments)
+        for (_, state), expected in zip(states, alone, strict=True):
+            assert same_bits(state, expected)
+
+
 @pytest.mark.parametrize("warps", [2, 8])
 def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, assert_near, warps):
     """A race would change the result for some of these numbers."""
@@ -396,8 +413,8 @@ def test_any_number_of_warps_computes_the_same(steps, numbers, inputs, on_gpu, a
     launches.draft(delta, prepared, out, trace, rows.layout, tile["drafted"]).run()
     assert_near(out, outs, OUT)
     arguments = commit_arguments(rows, {1: [0, 1, 2]})
-    launches.commit(trace, state, *arguments, tile["commit"]).run()
-    reference.gated_delta_commit(DELTA, traces, expected, *arguments)
+    launches.commit([(trace, state)], *arguments, tile["commit"]).run()
+    reference.gated_delta_commit(DELTA, [(traces, expected)], *arguments)
     for moved in (3, 7, 1, 9, 10, 11, 8):
         assert_near(state[moved].flatten(1), expected[moved].flatten(1), STATE)
 

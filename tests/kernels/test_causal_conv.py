@@ -151,7 +151,7 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, backend):
         inputs = x[rows.span(index)][path]
         slot = rows.segments[index].slot
         expected[slot] = torch.cat([state[slot], inputs])[-3:]
-    backend.causal_conv_commit(COMMIT, x, state, *commit_arguments(rows, kept))
+    backend.causal_conv_commit(COMMIT, [(x, state)], *commit_arguments(rows, kept))
     assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
 
 
@@ -163,8 +163,7 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, backend):
     x[[0, 1, 2, 3, 6, 7]] = torch.nan
     backend.causal_conv_commit(
         CausalConvCommitArguments(x.dtype, x.device),
-        x,
-        state,
+        [(x, state)],
         *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]),
     )
     assert state[1].isfinite().all()

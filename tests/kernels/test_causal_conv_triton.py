@@ -187,9 +187,25 @@ def test_a_commit_equals_feeding_the_kept_rows(steps, numbers, inputs, channels,
     x, state = inputs(14, channels), fresh_state(numbers, rows, taps, channels)
     arguments = commit_arguments(rows, [[0, 1], [0, 1, 4, 5], [0], []])
     expected = state.clone()
-    reference.causal_conv_commit(COMMIT, x, expected, *arguments)
-    kernels.causal_conv_commit(COMMIT, x, state, *arguments)
+    reference.causal_conv_commit(COMMIT, [(x, expected)], *arguments)
+    kernels.causal_conv_commit(COMMIT, [(x, state)], *arguments)
     assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
+
+
+def test_layers_are_committed_together_as_each_alone(steps, numbers, inputs):
+    """Those of some layers have rows in a wider tensor, and a launch of their own."""
+    rows = steps.build(steps.chain(5, 4), steps.chain(9, 2), slots=(2, 1))
+    arguments = commit_arguments(rows, [[0, 1, 2], []])
+    together, alone = [], []
+    for layer in range(11):
+        wide, state = inputs(6, 12), fresh_state(numbers, rows, 4, 7)
+        x = wide[:, 3:10] if layer % 4 == 1 else wide[:, :7].contiguous()
+        together.append((x, state))
+        alone.append(state.clone())
+        kernels.causal_conv_commit(COMMIT, [(x, alone[-1])], *arguments)
+    kernels.causal_conv_commit(COMMIT, together, *arguments)
+    for (_, state), expected in zip(together, alone, strict=True):
+        assert torch.equal(state.view(torch.int32), expected.view(torch.int32))
 
 
 def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
@@ -198,8 +214,7 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
     x[[0, 1, 2, 3, 6, 7]] = torch.nan
     kernels.causal_conv_commit(
         CausalConvCommitArguments(x.dtype, x.device),
-        x,
-        state,
+        [(x, state)],
         *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]),
     )
     assert state[1].isfinite().all()

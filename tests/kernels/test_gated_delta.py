@@ -182,7 +182,9 @@ def test_what_follows_a_hard_reset_keeps_its_precision(
     entry = state.clone()
     trace = check(backend, rows, given, state, assert_near)
     if trace is not None:
-        backend.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [list(range(60))]))
+        backend.gated_delta_commit(
+            DELTA, [(trace, state)], *commit_arguments(rows, [list(range(60))])
+        )
         expected = exact(given, rows, entry)[1][-1]
         assert_near(state[1].flatten(1), expected.flatten(1), STATE)
 
@@ -246,7 +248,7 @@ def test_a_commit_equals_feeding_the_kept_rows(
     entry = state.clone()
     kept = {0: list(range(11)), 2: rows.parts[2].path(39), 3: [0, 1, 4], 4: [0]}
     backend.gated_delta_commit(
-        DELTA, trace, state, *commit_arguments(rows, list(kept.values()), [*kept])
+        DELTA, [(trace, state)], *commit_arguments(rows, list(kept.values()), [*kept])
     )
     states = exact(given, rows, entry)[1]
     for index, path in kept.items():
@@ -265,7 +267,9 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs, backend):
     given.v[:4] = torch.nan
     given.k[6:] = torch.nan
     _, trace = backend.gated_delta(DELTA, *given, state, rows)
-    backend.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    backend.gated_delta_commit(
+        DELTA, [(trace, state)], *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]])
+    )
     assert state[1].isfinite().all()
     assert state[2].isnan().any()
 

@@ -556,8 +556,8 @@ def check_commit(rows, given, state, trace, kept, assert_near, parts=None):
         state.double(),
         reference.gated_delta(DELTA, *given.doubled(), entry.double(), rows),
     )
-    reference.gated_delta_commit(DELTA, traces[1], expected, *(x[moves] for x in arguments))
-    kernels.gated_delta_commit(DELTA, trace, state, *arguments)
+    reference.gated_delta_commit(DELTA, [(traces[1], expected)], *(x[moves] for x in arguments))
+    kernels.gated_delta_commit(DELTA, [(trace, state)], *arguments)
     for slot in range(len(state)):
         if slot in arguments[2][moves].tolist():
             assert_near(state[slot].flatten(1), expected[slot].flatten(1), STATE)
@@ -595,10 +595,28 @@ def test_a_commit_has_the_same_bits_in_company(steps, numbers, inputs, kept):
     state, alone = entry.clone(), entry.clone()
     chosen = list(range(kept))
     arguments = commit_arguments(rows, [list(range(20)), chosen])
-    kernels.gated_delta_commit(DELTA, trace, state, *arguments)
-    kernels.gated_delta_commit(DELTA, trace, alone, *commit_arguments(rows, [chosen], [1]))
+    kernels.gated_delta_commit(DELTA, [(trace, state)], *arguments)
+    kernels.gated_delta_commit(DELTA, [(trace, alone)], *commit_arguments(rows, [chosen], [1]))
     assert same_bits(alone[1], state[1])
     assert same_bits(alone[2], entry[2])
+
+
+@pytest.mark.parametrize("count", [2, 8, 9])
+def test_layers_are_committed_together_as_each_alone(steps, numbers, inputs, count):
+    """Of one launch, or two: layers of 9 have other tensors in every argument of the kernel."""
+    rows = steps.build(steps.chain(5, 4), steps.certain(0, 1), steps.chain(5, 2), slots=(2, 3, 1))
+    arguments = commit_arguments(rows, [[0, 1, 2], [0]], [0, 2])
+    together, alone = [], []
+    for _ in range(count):
+        given = inputs(7, 32, 1, 2)
+        state = fresh_state(numbers, rows, given)
+        _, trace = kernels.gated_delta(DELTA, *given, state, rows)
+        together.append((trace, state))
+        alone.append(state.clone())
+        kernels.gated_delta_commit(DELTA, [(trace, alone[-1])], *arguments)
+    kernels.gated_delta_commit(DELTA, together, *arguments)
+    for (_, state), expected in zip(together, alone, strict=True):
+        assert same_bits(state, expected)
 
 
 def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
@@ -608,7 +626,9 @@ def test_a_commit_reads_kept_rows_only(steps, numbers, inputs):
     _, trace = kernels.gated_delta(DELTA, *given, state, rows)
     for left in (trace.k, trace.d, trace.total):
         left[:4], left[6:] = torch.nan, torch.nan
-    kernels.gated_delta_commit(DELTA, trace, state, *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]]))
+    kernels.gated_delta_commit(
+        DELTA, [(trace, state)], *commit_arguments(rows, [[0, 1, 2, 3], [0, 1]])
+    )
     assert state[1].isfinite().all()
     assert state[2].isnan().any()
 

@@ -91,7 +91,7 @@ def delta_launches(capability):
         for launch in launches.drafts(inputs, out, trace, step(0, longest).layout, tile):
             yield f"{launch.kernel.__name__} {longest}", launch
     path = ids(SEQUENCES, ROWS + 1)
-    yield "commit", launches.commit(trace, inputs.state, path, ids(SEQUENCES), ids(SEQUENCES))
+    yield "commit", launches.commit([(trace, inputs.state)], path, ids(SEQUENCES), ids(SEQUENCES))
 
 
 def conv_launches():
@@ -112,7 +112,7 @@ def conv_launches():
     yield "heads", conv.make_heads(few, weight, state, gates, made, 1e-6, rows)
     yield "convolve slices", conv.advance_slices(x, 4, state, rows)
     path = ids(SEQUENCES, ROWS + 1)
-    yield "convolve commit", conv.commit(x, state, path, ids(SEQUENCES), ids(SEQUENCES))
+    yield "convolve commit", conv.commit([(x, state)], path, ids(SEQUENCES), ids(SEQUENCES))
 
 
 def row_launches():

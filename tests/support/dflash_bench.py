@@ -335,6 +335,7 @@ class Bench:
         path = torch.tensor([list(keep) + [-1] * (width - len(keep))])
         commit = commit_batch(inputs.sampled, path, torch.tensor([len(keep)]))
         self.drafter.commit(trace, commit, self.state)
+        commit.finish()
         commit_tree_rows(self.state, inputs.batch, inputs.sampled, commit)
         self.kv_cache.tables.advance(item.lease, item.start + len(keep))
 

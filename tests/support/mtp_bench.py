@@ -290,6 +290,7 @@ class Bench:
         path = torch.tensor([list(keep) + [-1] * (inputs.sampled.width - len(keep))])
         commit = commit_batch(inputs.sampled, path, torch.tensor([len(keep)]))
         self.drafter.commit(trace, commit, self.state)
+        commit.finish()
         commit_tree_rows(self.state, inputs.batch, inputs.sampled, commit)
         self.kv_cache.tables.advance(lease, start + len(keep))
 

@@ -44,6 +44,7 @@ def sample_and_commit(
     if drafts:
         commit = commit_batch(sampled, kept.path, kept.n_keep)
         loaded.model.commit(outputs.forward.trace, commit, state)
+        commit.finish()
         if drafting is not None:
             drafting.commit(outputs.draft_trace, commit)
         if sampled.trees:

@@ -110,6 +110,7 @@ class Drafting:
             return
         try:
             self.loaded.drafter.commit(trace, kept, self.state)
+            kept.finish()
         except Exception:
             self._give_up()
 

@@ -100,6 +100,7 @@ class GatedDeltaNet:
         )
         self.gated_delta = ops.bind(GATED_DELTA, delta)
         self.gated_delta_commit = ops.bind(GATED_DELTA_COMMIT, delta)
+        self._commits_alike = (shape, delta)
 
     def __call__(self, x: torch.Tensor, step: Step) -> tuple[torch.Tensor, Any]:
         state = step.view.recurrent(self.layer)
@@ -115,5 +116,6 @@ class GatedDeltaNet:
     def commit(self, trace: Any, kept: CommitBatch, view: StateView) -> None:
         u, delta = trace
         state = view.recurrent(self.layer)
-        self.causal_conv_commit(u, state["conv"], kept.path, kept.n_keep, kept.slot)
-        self.gated_delta_commit(delta, state["delta"], kept.path, kept.n_keep, kept.slot)
+        key = self._commits_alike
+        kept.together(("conv", key), self.causal_conv_commit, (u, state["conv"]))
+        kept.together(("delta", key), self.gated_delta_commit, (delta, state["delta"]))

@@ -83,7 +83,9 @@ class DraftDriver(Driver):
         kept = [list(paths[item.lease]) for item in items]
         path = torch.tensor([rows + [-1] * (width - len(rows)) for rows in kept], device=device)
         counts = torch.tensor([len(rows) for rows in kept], device=device)
-        self.drafter.commit(self._trace, commit_batch(inputs.sampled, path, counts), self.state)
+        commit = commit_batch(inputs.sampled, path, counts)
+        self.drafter.commit(self._trace, commit, self.state)
+        commit.finish()
         super().keep(paths)
         for item, rows in zip(items, kept, strict=True):
             self._text(item.lease).extend(item.tokens[row] for row in rows)

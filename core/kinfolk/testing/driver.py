@@ -140,6 +140,7 @@ class Driver:
         n_keep = torch.tensor([len(rows) for rows in kept], device=self.state.device)
         commit = commit_batch(inputs.sampled, path, n_keep)
         self.loaded.model.commit(forward.trace, commit, self.state)
+        commit.finish()
         commit_tree_rows(self.state, inputs.batch, inputs.sampled, commit)
         for item, rows in zip(items, kept, strict=True):
             self.kv_cache.tables.advance(item.lease, item.start + len(rows))

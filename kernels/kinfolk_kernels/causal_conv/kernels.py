@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.activations import silu
+from kinfolk_kernels.commit_layers import of_layer
 from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
 
 
@@ -205,21 +206,25 @@ def slices_kernel(
 
 @triton.jit(do_not_specialize=["width"])
 def commit_kernel(
-    x_ptr,
-    state_ptr,
+    x0, x1, x2, x3, x4, x5, x6, x7,
+    state0, state1, state2, state3, state4, state5, state6, state7,
     path_ptr,
     kept_ptr,
     slot_ptr,
     channels,
     x_row,
     width,
-    TAPS: tl.constexpr,
-    BC: tl.constexpr,
+    TAPS: tl.constexpr, BC: tl.constexpr, SEVERAL: tl.constexpr,
     PDL: tl.constexpr,
-):
-    """Grid (D, channels / BC): states after the kept rows; a segment that keeps none is padding."""
+):  # fmt: skip
+    """Grid (D, channels / BC, layers): states after the kept rows; a segment that keeps none is
+    padding. SEVERAL: whether there is more than one layer."""
     start_dependents(PDL)
     wait_for_producers(PDL)
+    x_ptr = of_layer((x0, x1, x2, x3, x4, x5, x6, x7), SEVERAL)
+    state_ptr = of_layer(
+        (state0, state1, state2, state3, state4, state5, state6, state7), SEVERAL
+    )  # fmt: skip
     kept = tl.load(kept_ptr + tl.program_id(0))
     if kept == 0:
         return

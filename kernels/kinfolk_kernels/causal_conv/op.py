@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -149,17 +149,17 @@ def delta_inputs(
 
 def causal_conv_commit(
     arguments: CausalConvCommitArguments,
-    x: torch.Tensor,
-    state: torch.Tensor,
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
     """See :class:`CausalConvCommitArguments`."""
-    for d in range(path.shape[0]):
-        kept = path[d, : int(n_keep[d])]
-        seen = torch.cat([state[slot[d]], x[kept].float()])
-        state[slot[d]] = seen[-state.shape[1] :]
+    for x, state in layers:
+        for d in range(path.shape[0]):
+            kept = path[d, : int(n_keep[d])]
+            seen = torch.cat([state[slot[d]], x[kept].float()])
+            state[slot[d]] = seen[-state.shape[1] :]
 
 
 DELTA_INPUTS = Op("delta_inputs", DeltaInputsArguments, delta_inputs)

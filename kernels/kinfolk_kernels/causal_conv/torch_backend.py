@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kinfolk_kernels.causal_conv.op import (
@@ -48,17 +50,17 @@ def delta_inputs(
 
 def causal_conv_commit(
     arguments: CausalConvCommitArguments,
-    x: torch.Tensor,
-    state: torch.Tensor,
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
     """See :class:`CausalConvCommitArguments`."""
-    past = state.shape[1]
-    seen = torch.cat([state[slot], x.float()[path.clamp_min(0)]], 1)  # [D, past + T, C]
-    index = n_keep[:, None] + torch.arange(past, device=x.device)
-    state[slot] = seen.gather(1, index[..., None].expand(-1, -1, seen.shape[2]))
+    for x, state in layers:
+        past = state.shape[1]
+        seen = torch.cat([state[slot], x.float()[path.clamp_min(0)]], 1)  # [D, past + T, C]
+        index = n_keep[:, None] + torch.arange(past, device=x.device)
+        state[slot] = seen.gather(1, index[..., None].expand(-1, -1, seen.shape[2]))
 
 
 def _ancestors(rows: Rows, past: int, first_row: int) -> torch.Tensor:

@@ -6,6 +6,8 @@ advances those of slices, after their rows have read the old states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kinfolk_kernels.causal_conv.heads import heads_kernel
@@ -16,6 +18,7 @@ from kinfolk_kernels.causal_conv.op import (
     DeltaInputsArguments,
     DeltaRows,
 )
+from kinfolk_kernels.commit_layers import by_launch, pointers_of
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.rows import Rows
@@ -68,14 +71,19 @@ def causal_conv(
 
 def causal_conv_commit(
     arguments: CausalConvCommitArguments,
-    x: torch.Tensor,
-    state: torch.Tensor,
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
     """See :class:`CausalConvCommitArguments`."""
-    commit(_contiguous(x), state, path, n_keep, slot).run()
+    by_step: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for x, state in layers:
+        x = _contiguous(x)
+        by_step.setdefault(x.stride(0), []).append((x, state))
+    for alike in by_step.values():
+        for part in by_launch(alike):
+            commit(part, path, n_keep, slot).run()
 
 
 def delta_inputs(
@@ -213,26 +221,27 @@ def advance_slices(x: torch.Tensor, taps: int, state: torch.Tensor, rows: Rows) 
 
 
 def commit(
-    x: torch.Tensor,
-    state: torch.Tensor,
+    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> Launch:
-    """The launch that advances states along the kept rows of drafted segments."""
-    channels = x.shape[1]
+    """The launch that advances the states of up to ``LAYERS_OF_LAUNCH`` layers, given behind their
+    rows, along the kept rows of drafted segments. The rows of all layers are equally far apart."""
+    rows, states = zip(*layers, strict=True)
+    channels = rows[0].shape[1]
     return Launch(
         commit_kernel,
-        (path.shape[0], -(-channels // CHANNELS)),
+        (path.shape[0], -(-channels // CHANNELS), len(layers)),
         {
-            "x_ptr": x,
-            "state_ptr": state,
+            **pointers_of("x", rows),
+            **pointers_of("state", states),
             "path_ptr": path,
             "kept_ptr": n_keep,
             "slot_ptr": slot,
             "channels": channels,
-            "x_row": x.stride(0),
+            "x_row": rows[0].stride(0),
             "width": path.shape[1],
         },
-        {"TAPS": state.shape[1] + 1, "BC": CHANNELS},
+        {"TAPS": states[0].shape[1] + 1, "BC": CHANNELS, "SEVERAL": len(layers) > 1},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.commit_layers import of_layer
 from kinfolk_kernels.dependent import guess, start_dependents, wait_for_producers
 from kinfolk_kernels.gated_delta.lanes import (
     PART_KEYS,
@@ -64,24 +65,24 @@ def _added(
 
 @triton.jit(do_not_specialize=["width"])
 def commit_kernel(
-    trace_k,
-    trace_d,
-    trace_total,
-    state_ptr,
+    k0, d0, total0, state0,
+    k1, d1, total1, state1,
+    k2, d2, total2, state2,
+    k3, d3, total3, state3,
+    k4, d4, total4, state4,
+    k5, d5, total5, state5,
+    k6, d6, total6, state6,
+    k7, d7, total7, state7,
     path_ptr,
     kept_ptr,
     slot_ptr,
     width,
-    HK: tl.constexpr,
-    HV: tl.constexpr,
-    DK: tl.constexpr,
-    DV: tl.constexpr,
-    BV: tl.constexpr,
-    T: tl.constexpr,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    BV: tl.constexpr, T: tl.constexpr, SEVERAL: tl.constexpr,
     PDL: tl.constexpr,
-):
-    """Grid (HV * DV / BV, D): a program advances BV rows of one head's state, by T kept rows at a
-    time, in the order of the path.
+):  # fmt: skip
+    """Grid (HV * DV / BV, D, layers): a program advances BV rows of one head's state in a layer, by
+    T kept rows at a time, in the order of the path. SEVERAL: whether there is more than one layer.
 
     A segment that keeps no rows is padding. Loads that wait for none of the others are next to each
     other: a program's time is that of three loads one after the other.
@@ -89,6 +90,14 @@ def commit_kernel(
     start_dependents(PDL)
     PARTS: tl.constexpr = DK // PART_KEYS
     SIZE: tl.constexpr = HV * DV * DK
+    trace_k = of_layer((k0, k1, k2, k3, k4, k5, k6, k7), SEVERAL)
+    trace_d = of_layer((d0, d1, d2, d3, d4, d5, d6, d7), SEVERAL)
+    trace_total = of_layer(
+        (total0, total1, total2, total3, total4, total5, total6, total7), SEVERAL
+    )  # fmt: skip
+    state_ptr = of_layer(
+        (state0, state1, state2, state3, state4, state5, state6, state7), SEVERAL
+    )  # fmt: skip
     first = tl.program_id(0) * BV
     head = first // DV
     path_ptr += tl.program_id(1) * width

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
 import torch
 
+from kinfolk_kernels.commit_layers import pointers_of
 from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.chunks import CHUNK_ROWS
 from kinfolk_kernels.gated_delta.commit import commit_kernel
@@ -303,35 +304,37 @@ def draft(
 
 
 def commit(
-    trace: DeltaTrace,
-    state: torch.Tensor,
+    layers: Sequence[tuple[DeltaTrace, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
     tile: DeltaTile = TILES["commit"],
 ) -> Launch:
-    """The launch that advances states along the kept rows of drafted segments."""
-    heads, values, keys = state.shape[1:]
+    """The launch that advances the states of up to ``LAYERS_OF_LAUNCH`` layers, given with their
+    traces, along the kept rows of drafted segments."""
+    traces, states = zip(*layers, strict=True)
+    heads, values, keys = states[0].shape[1:]
     return Launch(
         commit_kernel,
-        (heads * values // tile.values, path.shape[0]),
+        (heads * values // tile.values, path.shape[0], len(layers)),
         {
-            "trace_k": trace.k,
-            "trace_d": trace.d,
-            "trace_total": trace.total,
-            "state_ptr": state,
+            **pointers_of("k", [trace.k for trace in traces]),
+            **pointers_of("d", [trace.d for trace in traces]),
+            **pointers_of("total", [trace.total for trace in traces]),
+            **pointers_of("state", states),
             "path_ptr": path,
             "kept_ptr": n_keep,
             "slot_ptr": slot,
             "width": path.shape[1],
         },
         {
-            "HK": trace.k.shape[1],
+            "HK": traces[0].k.shape[1],
             "HV": heads,
             "DK": keys,
             "DV": values,
             "BV": tile.values,
             "T": tile.rows,
+            "SEVERAL": len(layers) > 1,
         },
         tile.warps,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,9 +28,10 @@ class GatedDeltaArguments:
     :class:`DeltaTrace` if rows are drafted. Certain segments advance the state in place, drafted
     ones do not change it; the state after each of ``store_rows`` is copied to ``store_slots``.
 
-    Operands of ``gated_delta_commit``: the trace; state; path int64 [D, T], kept rows padded with
-    -1; n_keep and slot int64 [D]. S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept
-    rows; a segment with ``n_keep`` 0 does not change the state.
+    Operands of ``gated_delta_commit``: of each of several layers, trace and state; path int64
+    [D, T], kept rows padded with -1; n_keep and slot int64 [D].
+    S <- e^{G_n} S + sum_j e^{G_n - G_j} d_j k_j^T over the kept rows; a segment with ``n_keep`` 0
+    does not change the state.
     """
 
     key_heads: int
@@ -91,22 +93,22 @@ def gated_delta(
 
 def gated_delta_commit(
     arguments: GatedDeltaArguments,
-    trace: DeltaTrace,
-    state: torch.Tensor,
+    layers: Sequence[tuple[DeltaTrace, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
     """See :class:`GatedDeltaArguments`."""
-    heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
-    for i in range(path.shape[0]):
-        kept = path[i, : int(n_keep[i])]
-        if not len(kept):
-            continue
-        end = trace.total[kept[-1]]
-        weight = (end - trace.total[kept]).float().exp()
-        update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])
-        state[slot[i]] = state[slot[i]] * end.float().exp()[:, None, None] + update
+    for trace, state in layers:
+        heads = torch.arange(state.shape[1], device=state.device) % trace.k.shape[1]
+        for i in range(path.shape[0]):
+            kept = path[i, : int(n_keep[i])]
+            if not len(kept):
+                continue
+            end = trace.total[kept[-1]]
+            weight = (end - trace.total[kept]).float().exp()
+            update = torch.einsum("th,thv,thk->hvk", weight, trace.d[kept], trace.k[kept][:, heads])
+            state[slot[i]] = state[slot[i]] * end.float().exp()[:, None, None] + update
 
 
 def empty_trace(k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> DeltaTrace:

@@ -9,6 +9,8 @@ because its differences are used, which after a strong decay would have few digi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from kinfolk_kernels.gated_delta.op import DeltaTrace, GatedDeltaArguments, empty_trace
@@ -60,13 +62,23 @@ def gated_delta(
 
 def gated_delta_commit(
     arguments: GatedDeltaArguments,
+    layers: Sequence[tuple[DeltaTrace, torch.Tensor]],
+    path: torch.Tensor,
+    n_keep: torch.Tensor,
+    slot: torch.Tensor,
+) -> None:
+    """See :class:`GatedDeltaArguments`; all sequences at once."""
+    for trace, state in layers:
+        _commit_layer(trace, state, path, n_keep, slot)
+
+
+def _commit_layer(
     trace: DeltaTrace,
     state: torch.Tensor,
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
-    """See :class:`GatedDeltaArguments`; all sequences at once."""
     repeat = state.shape[1] // trace.k.shape[1]
     # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
     kept = torch.where(path < 0, path[:, :1], path).clamp_min(0)  # [D, T]

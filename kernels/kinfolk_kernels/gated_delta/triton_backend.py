@@ -7,8 +7,11 @@ device. Rows of no segment are not written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from kinfolk_kernels.commit_layers import by_launch
 from kinfolk_kernels.device import refuses_device, shared_memory
 from kinfolk_kernels.gated_delta.advance import advance_kernel
 from kinfolk_kernels.gated_delta.launches import (
@@ -76,11 +79,11 @@ def gated_delta(
 
 def gated_delta_commit(
     arguments: GatedDeltaArguments,
-    trace: DeltaTrace,
-    state: torch.Tensor,
+    layers: Sequence[tuple[DeltaTrace, torch.Tensor]],
     path: torch.Tensor,
     n_keep: torch.Tensor,
     slot: torch.Tensor,
 ) -> None:
     """See :class:`GatedDeltaArguments`."""
-    commit(trace, state, path, n_keep, slot).run()
+    for part in by_launch(layers):
+        commit(part, path, n_keep, slot).run()
