@@ -162,6 +162,7 @@ def test_matrices_times_one_row_begin_early_unless_they_are_large(rows, columns,
     matrix, out = empty("Q4_K", rows, columns, device), torch.empty(1, rows, device=device)
     launch = gemv([matrix], Int8Rows.make(1, columns, device), [out])
     assert launch.early == launch.constants["AHEAD"] == early
+    assert not gemv([matrix], Int8Rows.make(2, columns, device), [out.expand(2, -1)]).early
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K", "Q8_0"])

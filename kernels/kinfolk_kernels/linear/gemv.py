@@ -24,9 +24,9 @@ GEMV_REGISTERS = 96
 """Registers of a thread: enough to issue loads before the products of earlier loads."""
 
 MOST_WARPS_AHEAD = 3300
-"""Most warps of a launch that starts early and asks for its first weights while the launch before
-still runs: a fifth more than an H100 or H200 runs at a time. Many more would be distributed
-unevenly, wherever earlier programs end (``benchmarks/NOTES.md``)."""
+"""Most warps of a launch for one row that starts early and asks for its first weights while the
+launch before still runs: a fifth more than an H100 or H200 runs at a time. Many more would be
+distributed unevenly, wherever earlier programs end (``benchmarks/NOTES.md``)."""
 
 MOST_COLUMNS_AHEAD = 8192
 """With more columns, what is asked for early is a small part."""
@@ -48,7 +48,8 @@ def gemv(
     warps, rows = warps or warps_for(matrices), outs[0].shape[0]
     segments = Segments.make(matrices, outs, lambda planes: -(-planes.rows // INTERLEAVE))
     columns = matrices[0].columns
-    ahead = segments.programs * warps <= MOST_WARPS_AHEAD and columns <= MOST_COLUMNS_AHEAD
+    small = segments.programs * warps <= MOST_WARPS_AHEAD and columns <= MOST_COLUMNS_AHEAD
+    ahead = rows == 1 and small
     return Launch(
         gemv_kernel,
         (segments.programs,),
