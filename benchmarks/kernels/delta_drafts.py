@@ -3,10 +3,11 @@
     python benchmarks/kernels/delta_drafts.py [--rows N...] [--json FILE]
 
 One sequence with the heads of a 27B and of a 35B mixture. The LAYERS states together are more than
-the second-level cache holds. A figure is a part of the median replay of one CUDA graph with one
-launch a layer. Half of the rows are kept. Errors are relative to float64: of outputs, of what the
-trace holds, and of the state after the commit. The floor is that of the state's bytes alone, read
-once or read and written, at the rate of a copy in the same run.
+the second-level cache holds. A figure is a layer's part of the median replay of one CUDA graph, in
+which layers have launches of their own, but for commits. Half of the rows are kept. Errors are
+relative to float64: of outputs, of what the trace holds, and of the state after the commit. The
+floor is that of the state's bytes alone, read once or read and written, at the rate of a copy in
+the same run.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ class Model(Protocol):
         ...
 
     def commit(self, trace: Sequence[Any], kept: CommitBatch, view: StateView) -> None:
-        """Advance recurrent state along the kept rows of drafted segments."""
+        """Advance recurrent state along the kept rows of drafted segments; the caller calls
+        :meth:`CommitBatch.finish` behind it."""
         ...
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

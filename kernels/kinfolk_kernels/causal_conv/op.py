@@ -43,9 +43,9 @@ class DeltaInputsArguments:
 class CausalConvCommitArguments:
     """Advance the convolution's state along the kept rows of drafted segments.
 
-    Operands: x [R, C] in ``dtype``, as the convolution read it; state float32
-    [slots, taps - 1, C]; path int64 [D, T], kept rows padded with -1; n_keep and slot int64 [D].
-    A segment with ``n_keep`` 0 does not change the state.
+    Operands: of each of several layers, x [R, C] in ``dtype``, as the convolution read it, and
+    state float32 [slots, taps - 1, C]; path int64 [D, T], kept rows padded with -1; n_keep and slot
+    int64 [D]. A segment with ``n_keep`` 0 does not change the state.
     """
 
     dtype: torch.dtype

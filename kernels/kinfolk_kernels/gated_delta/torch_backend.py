@@ -69,29 +69,19 @@ def gated_delta_commit(
 ) -> None:
     """See :class:`GatedDeltaArguments`; all sequences at once."""
     for trace, state in layers:
-        _commit_layer(trace, state, path, n_keep, slot)
-
-
-def _commit_layer(
-    trace: DeltaTrace,
-    state: torch.Tensor,
-    path: torch.Tensor,
-    n_keep: torch.Tensor,
-    slot: torch.Tensor,
-) -> None:
-    repeat = state.shape[1] // trace.k.shape[1]
-    # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
-    kept = torch.where(path < 0, path[:, :1], path).clamp_min(0)  # [D, T]
-    last = kept.gather(1, (n_keep[:, None] - 1).clamp_min(0))[:, 0]
-    end = trace.total[last]  # [D, Hv]
-    valid = torch.arange(path.shape[1], device=path.device) < n_keep[:, None]
-    decay = torch.where(valid[..., None], end[:, None] - trace.total[kept], -torch.inf)
-    weight = decay.float().exp()
-    update = torch.einsum(
-        "ith,ithv,ithk->ihvk", weight, trace.d[kept], trace.k[kept].repeat(1, 1, repeat, 1)
-    )
-    moved = state[slot] * end.float().exp()[..., None, None] + update
-    state[slot] = torch.where((n_keep > 0)[:, None, None, None], moved, state[slot])
+        repeat = state.shape[1] // trace.k.shape[1]
+        # Padding repeats the path's first row: another sequence's could be NaN, and 0 * NaN is NaN.
+        kept = torch.where(path < 0, path[:, :1], path).clamp_min(0)  # [D, T]
+        last = kept.gather(1, (n_keep[:, None] - 1).clamp_min(0))[:, 0]
+        end = trace.total[last]  # [D, Hv]
+        valid = torch.arange(path.shape[1], device=path.device) < n_keep[:, None]
+        decay = torch.where(valid[..., None], end[:, None] - trace.total[kept], -torch.inf)
+        weight = decay.float().exp()
+        update = torch.einsum(
+            "ith,ithv,ithk->ihvk", weight, trace.d[kept], trace.k[kept].repeat(1, 1, repeat, 1)
+        )
+        moved = state[slot] * end.float().exp()[..., None, None] + update
+        state[slot] = torch.where((n_keep > 0)[:, None, None, None], moved, state[slot])
 
 
 def _advance_one(

@@ -41,9 +41,6 @@ MAX_ONE_WARP_COLUMNS = 4096
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
 
-MAX_ONE_LAUNCH_COLUMNS = 8192
-"""Most columns, which a program of that single launch holds in registers."""
-
 
 def supports(arguments: RouteArguments) -> Verdict:
     weight, dtype = arguments.weight, arguments.dtype
