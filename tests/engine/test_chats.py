@@ -178,7 +178,8 @@ def test_the_choices_of_a_prompt_are_prefilled_once(chats, family, length):
         tokens=tuple(here.words.encode(text)),
         checkpoints=(),
     )
-    ends = here.ask(prompt, choices=4)
+    # Long enough that all have been submitted before the first one ends: else its state stays.
+    ends = here.ask(prompt, choices=4, tokens=64)
     read = [end.usage.prompt - end.usage.reused for end in ends]
     assert read == [length, 1, 1, 1]
     assert here.runtime.engine.stats()["prefix_drops_choices"] == 1
