@@ -43,6 +43,7 @@ from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, StepPlan
 from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
+from kinfolk_kernels.row_layout import MAX_SHORT_ROWS, LaunchTraits, Segment
 
 FAMILIES = ("qwen35", "qwen35moe", "gemma4", "laguna")
 
@@ -376,6 +377,39 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets(large=8).smallest([long, stored]) == Bucket("mixed", 768, 8, long=7)
     assert Buckets(large=8).smallest([long, draft]) is None
     assert Buckets(large=8).smallest([long, *[decode] * 8]) is None
+
+
+@pytest.mark.parametrize("slots", [1, 3, 32])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_traits_of_a_bucket_allow_those_of_its_steps(slots, seed):
+    """Launches that the traits exclude are not in a capture."""
+    source, sizes = random.Random(f"{slots} {seed}"), Buckets(slots=slots)
+    decode = Item(None, "", ItemKind.DECODE, (1,), 0)
+    kinds = [ItemKind.DECODE, ItemKind.VERIFY, ItemKind.PREFILL, ItemKind.PREVIEW]
+    exact = 0
+    for _ in range(600):
+        taken = source.sample(kinds, source.randint(1, 3))
+        items = []
+        for _ in range(source.randint(1, slots)):
+            kind = source.choice(taken)
+            most = {ItemKind.DECODE: 1, ItemKind.PREFILL: 200}.get(kind, MAX_SHORT_ROWS)
+            rows = source.randint(1, source.choice([min(4, most), most]))
+            items.append(replace(decode, kind=kind, tokens=(1,) * rows))
+        bucket = sizes.smallest(items)
+        if bucket is None:
+            continue
+        segments, start = [], 0
+        for number, item in enumerate(items):
+            stop = start + item.rows
+            segments.append(Segment(number, number, start, stop, 0, item.is_drafted))
+            start = stop
+        needed, allowed = LaunchTraits.of(segments, trees=False), bucket.traits
+        assert needed.single_rows <= allowed.single_rows
+        assert bool(needed.draft_rows) == bool(allowed.draft_rows)
+        assert needed.draft_rows <= allowed.draft_rows <= max(2, bucket.drafted)
+        assert set(needed.short_counts) <= set(allowed.short_counts)
+        exact += not allowed.single_rows
+    assert exact or slots > 1
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 5, 8, 12, 32])

@@ -91,10 +91,15 @@ class Bucket:
 
     @property
     def traits(self) -> LaunchTraits:
-        most = self.width
-        if self.kind == "mixed":
-            most = min(self.rows, MAX_SHORT_ROWS)
-        draft_rows = self.width if self.drafted else 0
+        # Steps of a bucket have what these allow. What they exclude costs nothing: a launch for
+        # rows of a kind or a number that no step has begins and ends all the same.
+        draft_rows = min(self.width, max(2, self.drafted)) if self.drafted else 0
+        if self.kind == "verify" and self.sequences == 1:
+            smaller = ROWS[: ROWS.index(self.rows)]
+            least = 1 + max(smaller, default=0)
+            counts = range(least, min(self.width, self.rows) + 1)
+            return LaunchTraits(False, draft_rows, self.trees, tuple(counts))
+        most = min(self.rows, MAX_SHORT_ROWS if self.kind == "mixed" else self.width)
         return LaunchTraits(True, draft_rows, self.trees, tuple(range(1, most + 1)))
 
     @property
