@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from kinfolk.engine.model_runner import ModelRunner
+from kinfolk.sched.events import Finished
 from kinfolk.sched.request import FinishReason, Request, Sampling
 
 WARM = Sampling(temperature=0.9, top_p=0.95, seed=3)
@@ -193,3 +196,82 @@ def test_a_result_that_cannot_be_read_ends_what_runs_and_the_step_launched_behin
     assert failed.tokens == whole[:3]
     assert collect(running.submit(request)).tokens == whole
     assert collected[3:5] == [4, 6], "step 5 was launched, and nobody waits for it"
+
+
+# -- behind drafts of the host, whose step waits for the one before it ----------------------------
+
+
+@pytest.fixture
+def prophecy(engine, recorded, prophet, no_overlap, text):
+    """An engine whose drafts are right but for every third token, a request, and its tokens."""
+    request = Request("a", tuple(text[:20]), 24)
+    whole = no_overlap([request])[0].tokens
+    drafter = prophet([[*request.prompt, *whole]], wrong=3)
+    return engine(drafter, model=recorded, max_draft=5), request, whole
+
+
+def test_the_next_step_is_launched_before_anybody_hears_of_drafted_tokens(prophecy, monkeypatch):
+    (running, request, whole), order = prophecy, []
+    launch = ModelRunner.launch
+
+    def launched(runner, plan, *rest):
+        order.append(f"launch {plan.step_id}")
+        return launch(runner, plan, *rest)
+
+    monkeypatch.setattr(ModelRunner, "launch", launched)
+    told, ended = [], Event()
+
+    def hear(event):
+        order.append("hear")
+        told.extend(getattr(event, "tokens", ()))
+        if isinstance(event, Finished):
+            ended.set()
+
+    running.submit(request, hear)
+    assert ended.wait(60)
+    assert told == whole
+    steps = order.count("hear") - 1
+    # Not behind the prompt, whose first token is to come soon.
+    expected = ["launch 1", "hear", "launch 2"]
+    for step in range(3, steps + 1):
+        expected += [f"launch {step}", "hear"]
+    assert 3 < steps < len(whole)
+    assert order == [*expected, "hear", "hear"]
+
+
+@pytest.mark.parametrize("broken", [3, 5])
+def test_what_was_read_is_told_before_the_failure_of_the_next_launch(
+    prophecy, collect, monkeypatch, broken
+):
+    (running, request, whole), launches = prophecy, []
+    launch = ModelRunner.launch
+
+    def launched(runner, plan, *rest):
+        launches.append(plan)
+        if len(launches) == broken:
+            raise RuntimeError("a cable was pulled")
+        return launch(runner, plan, *rest)
+
+    monkeypatch.setattr(ModelRunner, "launch", launched)
+    failed = collect(running.submit(request))
+    assert "a cable was pulled" in failed.end.error
+    # The step of the prompt, and then two right drafts and what follows them in each.
+    assert failed.tokens == whole[: 1 + 3 * (broken - 2)]
+    assert collect(running.submit(request)).tokens == whole
+
+
+def test_a_listener_that_cancels_ends_its_request_after_the_step_that_runs(prophecy):
+    running, request, whole = prophecy
+    heard, ended = [], Event()
+
+    def hear(event):
+        heard.extend(getattr(event, "tokens", ()))
+        if isinstance(event, Finished):
+            ended.set()
+        elif len(heard) > 1:
+            running.cancel("a")
+
+    running.submit(request, hear)
+    assert ended.wait(60)
+    assert heard == whole[: len(heard)]
+    assert len(heard) < len(whole)

@@ -27,18 +27,17 @@ from kinfolk.engine.probe import probe
 from kinfolk.engine.readers import Readers
 from kinfolk.engine.scoring_queue import ScoringQueue
 from kinfolk.engine.sizing import prefix_bytes
-from kinfolk.engine.ticket import OnEvent, OnPause, Ticket
+from kinfolk.engine.ticket import OnEvent, OnPause, Ticket, Tickets
 from kinfolk.errors import (
     EngineError,
-    QueueFull,
     RequestError,
     RequestTypeError,
-    SlotTaken,
     shown,
 )
 from kinfolk.residency.read_tokens import ReadTokens
 from kinfolk.sched.events import Emitted, Finished, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.plan import StepPlan
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.sched.view import SequenceView
@@ -102,7 +101,9 @@ class Engine:
         self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books, *rules)
         self._parking = Parking(self._runner, self._scheduler, readers, self.scoring)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
-        self._tickets: dict[str, Ticket] = {}
+        self._tickets = Tickets(
+            lambda name: self._inbox.later(lambda: self._scheduler.cancel(name))
+        )
         self._histories: dict[str, History] = {}
         self._warm = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
@@ -127,7 +128,7 @@ class Engine:
         with self._inbox.wake:
             if request.id in self._tickets:
                 raise RequestError(f"request {request.id!r} is still running; use another id")
-            self._require_place(request)
+            self._tickets.require_place(request, self._scheduler.limits, self._scheduler.owner)
             self._tickets[request.id] = ticket
         try:
             self._inbox.post(lambda: self._enter(request, history, prompt, read))
@@ -321,25 +322,41 @@ class Engine:
 
     def step(self) -> bool:
         """Plan, launch, collect, commit. With overlap the next step is launched before this one is
-        collected. Returns false when no step was planned."""
+        collected; without it, if this one only decodes, before anybody hears of it: who listens
+        takes time of this thread. Returns false when no step was planned."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
+        events: Sequence[SchedulerEvent] = ()
         try:
-            planned = self._experts.with_swaps(plan)
-            step: PendingStep | None = self._runner.launch(planned, self._histories)
+            step: PendingStep | None = self._launch(plan)
             while step is not None:
                 try:
                     following = self._launch_next(step)
                 finally:  # this step is collected even if the next one fails
-                    self._dispatch(self._scheduler.commit(self._runner.collect(step)))
-                    self._experts.harvest(self._runner)
-                    self._inbox.show()
+                    events = self._scheduler.commit(self._runner.collect(step))
+                    self._note(events)
+                following = following or self._launch_again(step)
+                self._tell(events)
+                events = ()
+                self._experts.harvest(self._runner)
+                self._inbox.show()
                 step = following
         except (Exception, SystemExit) as error:
             log.exception("a step failed")
+            self._tell(events)
             self._fail_all(error)
         return True
+
+    def _launch_again(self, step: PendingStep) -> PendingStep | None:
+        """The step after a collected one, if nothing but events is to be dealt with before."""
+        if not step.only_decodes or self.pending_calls or self._to_park:
+            return None
+        plan = self._scheduler.plan()
+        return None if plan is None else self._launch(plan)
+
+    def _launch(self, plan: StepPlan, after: PendingStep | None = None) -> PendingStep:
+        return self._runner.launch(self._experts.with_swaps(plan), self._histories, after)
 
     def _fail_all(self, error: BaseException) -> None:
         """Nobody knows which operations of a step were carried out: books and state forget all."""
@@ -355,9 +372,7 @@ class Engine:
         if step.next_tokens is None or self.pending_calls:
             return None
         plan = self._scheduler.plan_next()
-        if plan is None:
-            return None
-        return self._runner.launch(self._experts.with_swaps(plan), self._histories, step)
+        return None if plan is None else self._launch(plan, step)
 
     def _loop(self) -> None:
         worked = monotonic()
@@ -451,44 +466,22 @@ class Engine:
         self._histories[request.id] = history
         return ()
 
-    def _require_place(self, request: Request) -> None:
-        """Called with the lock held, so that no two requests get the same place."""
-        limits, tickets = self._scheduler.limits, self._tickets
-        most = limits.most_in_flight
-        if most is not None and len(tickets) >= most:
-            raise QueueFull(
-                f"the queue is full: {len(tickets)} requests are in flight, {limits.slots} may run "
-                f"(--slots) and {limits.max_queue} may wait (--max-queue); wait until one has ended"
-            )
-        if request.slot is None:
-            return
-        # A copy: the engine's thread takes tickets out. The scheduler knows what it has queued.
-        posted = (each.request_id for each in list(tickets.values()) if each.slot == request.slot)
-        owner = self._scheduler.owner(request.slot) or next(posted, None)
-        if owner is not None:
-            raise SlotTaken(f"slot {request.slot} is taken by request {owner!r}")
-
     def _dispatch(self, events: Sequence[SchedulerEvent]) -> None:
-        if self.scoring is not None:
-            self.scoring.deliver()
+        self._note(events)
+        self._tell(events)
+
+    def _note(self, events: Sequence[SchedulerEvent]) -> None:
+        """What the next step has to know."""
         for event in events:
-            ticket = self._tickets.get(event.request_id)
             if isinstance(event, Emitted):
                 self._histories[event.request_id].extend(event.tokens)
             elif isinstance(event, Finished):
-                self._tickets.pop(event.request_id, None)
                 self._histories.pop(event.request_id, None)
-            if ticket is not None:
-                self._deliver(ticket, event)
 
-    def _deliver(self, ticket: Ticket, event: SchedulerEvent) -> None:
-        """Call the listener; an exception in it cancels its own request only."""
-        try:
-            ticket.deliver(event)
-        except Exception:
-            log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
-            if not isinstance(event, Finished):
-                self._inbox.later(lambda: self._scheduler.cancel(ticket.request_id))
+    def _tell(self, events: Sequence[SchedulerEvent]) -> None:
+        if self.scoring is not None:
+            self.scoring.deliver()
+        self._tickets.tell(events)
 
 
 def _silently(done: int, total: int, what: str) -> None:

@@ -29,7 +29,6 @@ from kinfolk.plans import ExpertResidency, ExpertSwap, ExpertUse
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import (
     Item,
-    ItemKind,
     ItemResult,
     ScoreRequest,
     StepPlan,
@@ -77,22 +76,26 @@ class PendingStep:
     readings: Sequence[PendingReading] = ()
 
     @property
+    def only_decodes(self) -> bool:
+        """Whether this is one captured step in which no prompt is read and nothing failed."""
+        return (
+            self.last is not None
+            and not self.results
+            and not self.readings
+            and self.last.outputs.captured
+            and not self.last.batch.errors
+            and not any(item.of_prompt for item in self.plan.items)
+        )
+
+    @property
     def next_tokens(self) -> torch.Tensor | None:
         """The chosen tokens, int64 [items] on the device, which the next step reads. ``None`` if
-        this step must be collected before the next is launched: overlap needs one captured decode
-        step without errors."""
-        if self.last is None:
+        this step must be collected before the next is launched: overlap needs rows of which it is
+        certain that they are kept."""
+        items = self.plan.items
+        if self.last is None or not self.only_decodes or any(item.is_drafted for item in items):
             return None
-        batch, outputs = self.last.batch, self.last.outputs
-        if (
-            self.results
-            or self.readings
-            or not outputs.captured
-            or batch.errors
-            or any(item.kind is not ItemKind.DECODE for item in self.plan.items)
-        ):
-            return None
-        return outputs.next_tokens(len(batch.items))
+        return self.last.outputs.next_tokens(len(self.last.batch.items))
 
 
 class ModelRunner:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 
+from kinfolk.errors import QueueFull, SlotTaken
 from kinfolk.sched.events import Event, Finished, Pause, SchedulerEvent
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
+
+log = logging.getLogger(__name__)
 
 OnEvent = Callable[[Event], None]
 OnPause = Callable[[Pause], None]
@@ -48,3 +53,46 @@ class Ticket:
             self._events.put(event)
         else:
             self._on_event(event)
+
+
+class Tickets(dict[str, Ticket]):
+    """The tickets of requests that have not ended, by id. ``failed`` is called with the id of a
+    request whose listener raised an exception."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def require_place(
+        self, request: Request, limits: SchedulerLimits, owner: Callable[[int], str | None]
+    ) -> None:
+        """Raise :class:`QueueFull` or :class:`SlotTaken` if there is no place for a request now.
+        Called with the engine's lock held, so that no two get the same place. ``owner``: of a slot,
+        among the requests that the scheduler knows."""
+        most = limits.most_in_flight
+        if most is not None and len(self) >= most:
+            raise QueueFull(
+                f"the queue is full: {len(self)} requests are in flight, {limits.slots} may run "
+                f"(--slots) and {limits.max_queue} may wait (--max-queue); wait until one has ended"
+            )
+        if request.slot is None:
+            return
+        # A copy: the engine's thread takes tickets out. The scheduler knows what it has queued.
+        posted = (each.request_id for each in list(self.values()) if each.slot == request.slot)
+        taken = owner(request.slot) or next(posted, None)
+        if taken is not None:
+            raise SlotTaken(f"slot {request.slot} is taken by request {taken!r}")
+
+    def tell(self, events: Sequence[SchedulerEvent]) -> None:
+        """Call the listeners; an exception in one ends its own request only."""
+        for event in events:
+            ended = isinstance(event, Finished)
+            ticket = (self.pop if ended else self.get)(event.request_id, None)
+            if ticket is None:
+                continue
+            try:
+                ticket.deliver(event)
+            except Exception:
+                log.exception("the listener of request %r failed", ticket.request_id)
+                if not ended:
+                    self._failed(ticket.request_id)
