@@ -3,7 +3,7 @@
     python benchmarks/host.py [--sequences 1,16] [--rows 1] [--steps 2000] [--temperature 0]
                               [--profile] [--prompt ROWS]
     python benchmarks/host.py --http [--sequences 16,64] [--step MILLISECONDS] [--busy MILLISECONDS]
-                                     [--here]
+                                     [--rows 1] [--here]
 
 A small model runs on the CPU. Its captured steps do nothing when replayed, so the rest is measured:
 planning, filling buffers, reading results, committing and sending events. Prints microseconds of
@@ -234,11 +234,14 @@ class Device(Still):
 
 
 @contextmanager
-def simulated(step: float, busy: float, slots: int, context: int) -> Iterator[Runtime]:
+def simulated(
+    step: float, busy: float, slots: int, context: int, rows: int = 1
+) -> Iterator[Runtime]:
     """The bundled model, with steps of decoding that take ``step`` seconds on a simulated device.
 
     The engine's thread computes for ``busy`` seconds to launch one, as for a step that is no replay
-    of a graph.
+    of a graph. All ``rows`` of a sequence but one are drafts of the host, which are rejected: the
+    model chooses token 0 each time, so the text repeats itself.
     """
     device, receive = Device(step, busy), OutputReader.receive
 
@@ -246,6 +249,9 @@ def simulated(step: float, busy: float, slots: int, context: int) -> Iterator[Ru
         device.wait()
         return receive(reader, copy)
 
+    drafts: dict[str, Any] = {"draft": "off"}
+    if rows > 1:
+        drafts = {"draft": "ngram", "draft_tokens": rows - 1, "draft_width": rows - 1}
     settings = load_settings(
         device="cpu",
         dtype="f32",
@@ -253,7 +259,7 @@ def simulated(step: float, busy: float, slots: int, context: int) -> Iterator[Ru
         slots=slots,
         graphs="on",
         checkpoints=0,
-        draft="off",
+        **drafts,
     )
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     with (
@@ -290,13 +296,13 @@ class Streams:
 
 
 def measure_http(
-    streams: int, step: float, busy: float, tokens: int, here: bool, profile: bool
+    streams: int, step: float, busy: float, tokens: int, here: bool, profile: bool, rows: int = 1
 ) -> tuple[Streams, Streams, float]:
     """The engine alone, the server, and microseconds of the server for a token.
 
     ``here``: the server is in this process instead of its own.
     """
-    with simulated(step, busy, streams, SHORT_PROMPT + tokens) as runtime:
+    with simulated(step, busy, streams, SHORT_PROMPT + tokens, rows) as runtime:
         alone = Streams.of(
             [play_alone(runtime, streams, tokens, seed) for seed in range(ROUNDS)][1:]
         )
@@ -450,6 +456,7 @@ def main() -> None:
                 options.steps,
                 options.here,
                 options.profile,
+                options.rows,
             )
             sys.stdout.write(
                 f"{streams} streams, steps of {options.step:g} ms; the server takes "

@@ -37,11 +37,12 @@ import torch
 import triton
 
 from kinfolk.cli.bench_http import Streams, measure_streams, percentiles, server_process
-from kinfolk.cli.bench_runs import Workload, measure
+from kinfolk.cli.bench_runs import Run, Workload, measure
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.registry import Registry
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
 from kinfolk.synth.plan import SynthPlan, find_shape, plan_synthetic
@@ -87,6 +88,9 @@ class HttpCase:
 SHORT: dict[str, Any] = {"slots": 16, "context": 2050}
 MANY: dict[str, Any] = {"slots": 64, "context": 2050}
 LONG: dict[str, Any] = {"slots": 1, "context": DEEP_PROMPT + 128}
+DEEPEST_REPEATS = 3
+"""Most repeats of a prompt that is longer than ``DEEP_PROMPT``: its prefill takes a quarter of a
+minute."""
 CASES = (
     Case("decode, greedy", Workload(128, 128, 1, 0.0), SHORT),
     Case("decode, temperature 0.8, top-p 0.95", Workload(128, 128, 1, 0.8, 0.95), SHORT),
@@ -112,6 +116,12 @@ CASES = (
         Workload(DEEP_PROMPT, 128, 1, 0.0),
         {**LONG, "kv_codec": "q8_0"},
         True,
+    ),
+    Case(
+        "decode at 128K",
+        Workload(4 * DEEP_PROMPT, 128, 1, 0.0),
+        {"slots": 1, "context": 4 * DEEP_PROMPT + 128},
+        wide=True,
     ),
 )
 HTTP_CASES = (
@@ -305,13 +315,12 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
     """
     work, loaded = case.work, runtime.loaded
     uncounted = 0 if work.prompt >= DEEP_PROMPT else 1
+    repeats = min(repeats, DEEPEST_REPEATS) if work.prompt > DEEP_PROMPT else repeats
     limits = scheduler_limits(loaded, settings)
     limits = replace(limits, max_draft=work.rows - 1, widths="fixed")
     drafter = RandomDrafts(loaded.info.vocabulary) if work.rows > 1 else None
-    with Engine(loaded, limits, drafter) as engine:
-        own = replace(runtime, engine=engine)
-        runs = [measure(own, work, seed) for seed in range(uncounted + repeats)][uncounted:]
-        stats, refused = engine.stats(), dict(engine.uncapturable_ops())
+    runs, stats, refused = _runs(runtime, limits, drafter, work, uncounted + repeats)
+    runs = runs[uncounted:]
     decodes_alone = work.rows == 1 and work.generate > 2
     # Sampled cases have one sequence, whose row always reads exactly top-k experts.
     counted = decodes_alone and not work.temperature
@@ -336,6 +345,21 @@ def measured(runtime: Runtime, settings: Settings, case: Case, repeats: int) -> 
         "uncapturable_ops": refused,
         "clocks": clocks(),
     }
+
+
+def _runs(
+    runtime: Runtime,
+    limits: SchedulerLimits,
+    drafter: RandomDrafts | None,
+    work: Workload,
+    count: int,
+) -> tuple[list[Run], dict[str, int], dict[str, str]]:
+    """Runs of one case, the counters after them, and the uncapturable ops. The engine is gone when
+    this returns: not every device has memory for the state of a third one."""
+    with Engine(runtime.loaded, limits, drafter) as engine:
+        own = replace(runtime, engine=engine)
+        runs = [measure(own, work, seed) for seed in range(count)]
+        return runs, engine.stats(), dict(engine.uncapturable_ops())
 
 
 # -- the machine ----------------------------------------------------------------------------------
