@@ -355,7 +355,7 @@ def _runs(
     count: int,
 ) -> tuple[list[Run], dict[str, int], dict[str, str]]:
     """Runs of one case, the counters after them, and the uncapturable ops. The engine is gone when
-    this returns: not every device has memory for the state of a third one."""
+    this returns: 80 GB have no room for the state of a third one."""
     with Engine(runtime.loaded, limits, drafter) as engine:
         own = replace(runtime, engine=engine)
         runs = [measure(own, work, seed) for seed in range(count)]

@@ -406,7 +406,7 @@ def test_the_traits_of_a_bucket_allow_those_of_its_steps(slots, seed):
         needed, allowed = LaunchTraits.of(segments, trees=False), bucket.traits
         assert needed.single_rows <= allowed.single_rows
         assert bool(needed.draft_rows) == bool(allowed.draft_rows)
-        assert needed.draft_rows <= allowed.draft_rows <= max(2, bucket.drafted)
+        assert needed.draft_rows <= allowed.draft_rows <= bucket.drafted
         assert set(needed.short_counts) <= set(allowed.short_counts)
         exact += not allowed.single_rows
     assert exact or slots > 1

@@ -91,9 +91,9 @@ class Bucket:
 
     @property
     def traits(self) -> LaunchTraits:
-        # Steps of a bucket have what these allow. What they exclude costs nothing: a launch for
-        # rows of a kind or a number that no step has begins and ends all the same.
-        draft_rows = min(self.width, max(2, self.drafted)) if self.drafted else 0
+        """What the steps of this bucket can have. A launch for rows of a kind, or of a number, that
+        none of them has would take its time all the same."""
+        draft_rows = min(self.width, self.drafted)
         if self.kind == "verify" and self.sequences == 1:
             smaller = ROWS[: ROWS.index(self.rows)]
             least = 1 + max(smaller, default=0)

@@ -93,6 +93,6 @@ class Tickets(dict[str, Ticket]):
             try:
                 ticket.deliver(event)
             except Exception:
-                log.exception("the listener of request %r failed", ticket.request_id)
+                log.exception("the listener of request %r failed: cancelling it", ticket.request_id)
                 if not ended:
                     self._failed(ticket.request_id)
