@@ -34,7 +34,6 @@ from kinfolk.sched.plan import ItemKind
 from kinfolk.spec.penalties import PenaltyState
 from kinfolk.spec.sampling import (
     SamplingKind,
-    fill_parameters,
     sampling_over,
     uploaded_sampling,
 )
@@ -302,7 +301,7 @@ class GraphExecutor:
         step, sampling = self._step(kind), kind.sampling
         self._fill(step.buffers, batch)
         if not sampling.greedy or sampling.edited or self._planted:
-            fill_parameters(step.buffers.host, batch.parameters)
+            batch.put_parameters(step.buffers)
         if sampling.edited:
             batch.enter_penalties(self._eager.penalties)
         outputs = self.replay(step, batch.device_tokens)

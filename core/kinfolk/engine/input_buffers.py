@@ -51,10 +51,12 @@ class BucketShape:
 @dataclass(slots=True)
 class StageContents:
     """What a copy of the host's arrays holds: the ``layout`` of its last step, ``PADDING`` or
-    ``None`` = unknown, and a number of ``changes`` of block tables."""
+    ``None`` = unknown, a number of ``changes`` of block tables, and whose ``sampling`` parameters,
+    ``None`` = unknown."""
 
     layout: Hashable = None
     changes: int = 0
+    sampling: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,16 @@ class InputBuffers:
     @layout.setter
     def layout(self, layout: Hashable) -> None:
         self._contents[0].layout = layout
+
+    @property
+    def sampling(self) -> Hashable:
+        """Whose sampling parameters the host's arrays hold, and of how many rows each; ``None`` =
+        unknown."""
+        return self._contents[0].sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Hashable) -> None:
+        self._contents[0].sampling = sampling
 
     def turn(self) -> None:
         """Go on to the next stage, which holds an earlier step: the device may still read the

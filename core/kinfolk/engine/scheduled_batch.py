@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from kinfolk.engine.buckets import Bucket
 from kinfolk.engine.draft_buffers import Lane
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History, sampled_positions
+from kinfolk.engine.input_buffers import InputBuffers
 from kinfolk.sched.plan import Item, ItemKind
 from kinfolk.sched.request import Sampling
 from kinfolk.spec.penalties import PenaltyState
@@ -26,6 +28,7 @@ from kinfolk.spec.sampling import (
     PARAMETER_ROW,
     Records,
     SamplingKind,
+    fill_parameters,
     kind_of,
     write_parameters,
 )
@@ -69,6 +72,19 @@ class ScheduledBatch:
             self._write(number, parameters[first : first + count])
             first += count
         return parameters
+
+    def put_parameters(self, buffers: InputBuffers) -> None:
+        """Write the parameters of all sampled rows to the host's arrays. If these hold the same
+        requests' with as many rows each, only positions are other ones."""
+        counts = [sampled_rows(item) for item in self.sampled]
+        whose = (*self.samplings, *counts)
+        if buffers.sampling == whose:
+            with suppress(Exception):  # which ends its own request, below
+                positions = list(chain.from_iterable(map(sampled_positions, self.sampled)))
+                buffers.host["position"][: len(positions)] = positions
+                return
+        fill_parameters(buffers.host, self.parameters)
+        buffers.sampling = None if self.errors else whose
 
     @property
     def lanes(self) -> list[Lane]:
