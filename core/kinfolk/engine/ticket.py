@@ -1,4 +1,4 @@
-"""Tickets: how clients hear of their requests."""
+"""Tickets: how clients hear of their requests, and whether there is a place for one more."""
 
 from __future__ import annotations
 
