@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -262,6 +264,22 @@ def test_a_closed_engine_that_still_holds_a_request_fails_its_check(loaded, text
     assert running.closed
     with pytest.raises(StateError, match="slots of a closed engine"):
         running.check_integrity()
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_a_closed_engine_is_freed_at_once(load, text, collect, graphs):
+    """State of sequences is memory of the device: it cannot wait for cycles to be found."""
+    loaded = load(graphs=graphs)
+    gc.collect()
+    gc.disable()
+    try:
+        with Engine(loaded, SchedulerLimits(slots=2, context=400)) as engine:
+            collect(engine.submit(Request("r", tuple(text[:40]), 3)))
+            gone = weakref.ref(engine)
+        del engine
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_events_come_in_order_and_end_once(engine, text, gate, solo):

@@ -98,12 +98,12 @@ class Engine:
         texts = self._readings.texts
         self.scoring = None if texts is None else ScoringQueue(texts, post)
         rules = loaded.residency, self._readings
-        self._scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books, *rules)
+        scheduler = Scheduler(limits, self._kv_cache, prefixes, drafter, books, *rules)
+        self._scheduler, inbox = scheduler, self._inbox
         self._parking = Parking(self._runner, self._scheduler, readers, self.scoring)
         self._to_park: deque[tuple[Parkable, Future[None]]] = deque()
-        self._tickets = Tickets(
-            lambda name: self._inbox.later(lambda: self._scheduler.cancel(name))
-        )
+        # Without the engine in it: one that is closed is then freed at once, with its state.
+        self._tickets = Tickets(lambda name: inbox.later(lambda: scheduler.cancel(name)))
         self._histories: dict[str, History] = {}
         self._warm = False
         self._thread = threading.Thread(target=self._loop, name="kinfolk-engine", daemon=True)
