@@ -1,7 +1,8 @@
 """What a request costs the streams beside it: one that wants log-probabilities, and a prompt.
 
     python benchmarks/company.py [--model FILE | --shape NAME] [--streams N] [--tokens N]
-                                 [--prompt N] [--pairs N] [--device NAME] [--json FILE]
+                                 [--prompt N] [--mixed-slice N] [--pairs N] [--device NAME]
+                                 [--json FILE]
 
 The default is the bundled model; ``--shape`` writes a synthetic file of that size. All streams
 decode at once, a request each, and their first has company of three kinds, in turns:
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128, help="of each stream")
     parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--mixed-slice", type=int, help="see kinfolk serve --help")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
@@ -83,6 +85,7 @@ def opened(options: argparse.Namespace) -> Iterator[Runtime]:
     settings = load_settings(
         device=options.device,
         slots=options.streams + 1,
+        mixed_slice=options.mixed_slice,
         context=max(SHORT + options.tokens, options.prompt) + 8,
         checkpoints=0,
         draft="off",

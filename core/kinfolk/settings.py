@@ -161,6 +161,14 @@ class Settings(BaseSettings):
     step_tokens: int | None = Field(
         None, ge=1, description="most rows in a step, over all sequences; unset = by device"
     )
+    mixed_slice: int | None = Field(
+        None,
+        ge=0,
+        multiple_of=64,
+        description="most rows of a prompt's slice while other sequences decode: with fewer, these "
+        "wait less and the prompt is read in more steps; a multiple of 64; unset = by device and "
+        "model; 0 = no limit",
+    )
     max_queue: int = Field(
         64, ge=0, description="most requests that wait for a slot; further ones are refused"
     )

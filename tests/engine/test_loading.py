@@ -160,11 +160,14 @@ def test_the_scheduler_is_told_what_the_model_can(loaded):
     limits = scheduler_limits(loaded, load_settings(slots=8, quantum=5))
     assert (limits.slots, limits.context, limits.quantum) == (8, 512, 5)
     assert (limits.slice, limits.step_tokens) == (loaded.slice_rows, 2 * loaded.slice_rows)
+    assert limits.mixed_slice == 64
     assert limits.max_draft == HOST_DRAFT, "of the drafter of the host"
     assert limits.vocabulary == 768
     asked = load_settings(step_tokens=700, draft_width=4)
     limits = scheduler_limits(replace(loaded, drafters=PreparedDrafters(host_rows=6)), asked)
     assert (limits.max_draft, limits.step_tokens) == (6, 700)
+    alike = scheduler_limits(loaded, load_settings(batch_invariant=True, mixed_slice=64))
+    assert alike.mixed_slice is None, "company decides nothing"
     assert (limits.widths, limits.draft_width) == ("fixed", 4)
 
 

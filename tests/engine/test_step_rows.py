@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinfolk.engine.sizing import GIB
-from kinfolk.engine.step_rows import longest_slice, longest_step
+from kinfolk.engine.step_rows import longest_mixed_slice, longest_slice, longest_step
 from kinfolk.plans import WeightPlan, WeightSpec
 
 DENSE = WeightPlan((WeightSpec("up", (8, 4)),))
@@ -33,3 +33,17 @@ def test_a_step_has_room_beside_its_slice(slice_rows, rows):
 
 def test_a_step_has_the_rows_that_were_asked_for():
     assert longest_step(600, 512) == 600
+
+
+@pytest.mark.parametrize(("asked", "rows"), [(None, 192), (64, 64), (4096, 4096), (0, None)])
+def test_slices_are_shorter_while_others_decode_unless_none_are_asked_for(asked, rows):
+    assert longest_mixed_slice(asked, longest_slice("cuda", DENSE, 64 * GIB)) == rows
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("weights", [DENSE, MIXTURE])
+def test_short_slices_end_where_chunks_of_the_delta_rule_do(device, weights):
+    rows = longest_slice(device, weights, 64 * GIB)
+    short = longest_mixed_slice(None, rows)
+    assert short < rows
+    assert short % 64 == 0

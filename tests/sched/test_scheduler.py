@@ -119,6 +119,7 @@ def test_limits_that_cannot_work_are_refused_by_name():
         ("context", 1),
         ("step_sequences", 0),
         ("quantum", 0),
+        ("mixed_slice", 0),
         ("max_draft", 64),
         ("prefill_share", 1.0),
         ("vocabulary", 0),
@@ -186,6 +187,40 @@ def test_decoding_goes_on_beside_a_long_prompt(make_world):
     world.submit(Request("long", prompt(320), 1))
     while "long" not in world.finished:
         assert ids(world.step())[0] == "busy"
+
+
+def test_slices_are_short_while_others_decode(make_world):
+    """They end on a finer grid then, and the next one alone ends where it always would."""
+    world = make_world(slice=64, mixed_slice=16, step_tokens=100)
+    world.submit(Request("busy", prompt(3), 3))
+    world.step()
+    world.submit(Request("long", prompt(150), 1))
+    while "long" not in world.finished:
+        world.step()
+    spans = {
+        (item.start, item.start + item.rows)
+        for plan in world.plans
+        for item in plan.items
+        if item.request_id == "long"
+    }
+    assert spans == {(0, 16), (16, 32), (32, 64), (64, 128), (128, 150)}
+
+
+def test_a_prompt_of_one_short_slice_is_not_cut(make_world):
+    world = make_world(slice=64, mixed_slice=16, step_tokens=100)
+    world.submit(Request("busy", prompt(3), 3))
+    world.step()
+    world.submit(Request("short", prompt(16), 1))
+    assert [item.rows for item in world.step().items] == [1, 16]
+
+
+def test_many_short_slices_fill_what_decoding_leaves(make_world):
+    world = make_world(slots=6, slice=64, mixed_slice=16, step_tokens=128)
+    world.submit(Request("busy", prompt(3), 9))
+    world.step()
+    for number in range(4):
+        world.submit(Request(f"long{number}", prompt(60, number), 1))
+    assert [item.rows for item in world.step().items] == [1, 16, 16, 16, 16]
 
 
 def test_prompts_share_a_step_when_their_slices_fit(make_world):

@@ -45,6 +45,7 @@ def scheduler_limits(draw):
         slots=draw(st.integers(1, 4)),
         context=draw(st.sampled_from([96, 320, 320])),
         slice=size,
+        mixed_slice=draw(st.sampled_from([None, 1, 8, 16])),
         step_tokens=size + draw(st.integers(1, 40)),
         step_sequences=draw(st.sampled_from([None, 1, 2])),
         quantum=draw(st.sampled_from([1, 2, 7, 1000])),
@@ -332,7 +333,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert item.budget <= request.max_new - len(self.world.streams[request.id])
             if item.kind is ItemKind.PREFILL:
                 assert item.tokens == known[item.start : stop]
-                assert stop % limits.slice == 0 or stop == len(request.prompt)
+                ends = stop % limits.slice == 0 or stop == len(request.prompt)
+                if short := limits.mixed_slice:
+                    ends |= stop % short == 0
+                    assert not decoding or item.start // short == (stop - 1) // short
+                assert ends
                 assert item.start // limits.slice == (stop - 1) // limits.slice
                 assert item.sample == (stop == len(request.prompt))
             else:

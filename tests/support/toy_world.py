@@ -411,7 +411,7 @@ class World:
         of steps is bounded."""
         for request_id in self.scheduler.alive:
             self.scheduler.grant(request_id)
-        size = self.limits.slice
+        size = min(self.limits.slice, self.limits.mixed_slice or self.limits.slice)
         if self.residency is not None:
             size = self.residency.slice_rows(size)
         bound = sum(

@@ -29,7 +29,7 @@ LOADING: Final = (
     *("expert_budget", "expert_swap", "expert_host", "expert_profile"),
 )
 ENGINE: Final = (
-    *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens"),
+    *("context", "slots", "max_queue", "kv_codec", "v_codec", "step_tokens", "mixed_slice"),
     *("draft", "draft_model", "draft_mode", "draft_tokens", "draft_budget"),
     *("draft_widths", "draft_width", "draft_option"),
     *("graphs", "batch_invariant", "no_overlap"),

@@ -21,7 +21,7 @@ from kinfolk.engine.loading import LoadedModel, less_memory, load_model
 from kinfolk.engine.preparing_drafters import named_drafters
 from kinfolk.engine.prompt_scorer import PromptScorer
 from kinfolk.engine.readers import Readers, start_reading
-from kinfolk.engine.step_rows import longest_step
+from kinfolk.engine.step_rows import longest_mixed_slice, longest_step
 from kinfolk.engine.text import open_text
 from kinfolk.errors import SettingsError
 from kinfolk.guarded import GuardedDrafter
@@ -141,6 +141,9 @@ def scheduler_limits(loaded: LoadedModel, settings: Settings) -> SchedulerLimits
         context=loaded.limits.context,
         step_tokens=longest_step(settings.step_tokens, rows),
         slice=rows,
+        mixed_slice=longest_mixed_slice(
+            0 if settings.batch_invariant else settings.mixed_slice, rows
+        ),
         quantum=settings.quantum,
         checkpoint_every=settings.checkpoint_every,
         max_queue=settings.max_queue,

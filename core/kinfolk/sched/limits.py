@@ -16,6 +16,8 @@ class SchedulerLimits:
     context          positions a sequence may reach, prompt and output together
     step_tokens      rows of one step, all items together
     slice            prefill slices end at multiples of this from position 0
+    mixed_slice      in steps in which sequences decode, slices end at multiples of this too;
+                     ``None`` = no shorter than elsewhere
     step_sequences   decoding sequences of one step; ``None`` = as many as have a row
     quantum          tokens a sequence emits before its turn ends, unless the request says otherwise
     max_draft        drafted rows of one sequence in one step, of a drafter of the host
@@ -41,6 +43,7 @@ class SchedulerLimits:
     context: int
     step_tokens: int = 1024
     slice: int = 512
+    mixed_slice: int | None = None
     step_sequences: int | None = None
     quantum: int = 16
     max_draft: int = 15
@@ -64,6 +67,7 @@ class SchedulerLimits:
             ("slots", self.slots >= 1, "at least 1"),
             ("context", self.context >= 2, "at least 2"),
             ("slice", self.slice >= 1, "at least 1"),
+            ("mixed_slice", self.mixed_slice is None or self.mixed_slice >= 1, "at least 1"),
             # A slice is never cut, and one decoding row must fit beside it.
             ("step_tokens", self.step_tokens > self.slice, f"above the slice length {self.slice}"),
             (

@@ -264,10 +264,11 @@ class Scheduler:
         self._admit()
         if self.limits.preempt:
             self._preempt()
-        rows = self.limits.step_tokens
-        items = self._items.decode(self._turns, rows - self._items.prefill_rows(self._prefilling))
+        rows, mixed, prompts = self.limits.step_tokens, len(self._turns) > 0, self._prefilling
+        left = rows - self._items.prefill_rows(prompts, mixed=mixed)
+        items = self._items.decode(self._turns, left)
         rows -= sum(item.rows for item in items)
-        items += self._items.prefill(self._prefilling, rows)
+        items += self._items.prefill(prompts, rows, mixed=mixed)
         return self._planned(items) if items or self._readings.busy else None
 
     def plan_next(self) -> StepPlan | None:

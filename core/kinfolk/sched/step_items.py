@@ -32,22 +32,26 @@ class StepItems:
         self._limits, self._tables, self._drafts = limits, tables, drafts
         self._checkpoints, self._choices = checkpoints, choices
 
-    def prefill_rows(self, prompts: list[Sequence]) -> int:
-        """Rows that decoding leaves to prompts: the head's next slice, or the share if larger."""
+    def prefill_rows(self, prompts: list[Sequence], *, mixed: bool) -> int:
+        """Rows that decoding leaves to prompts: the head's next slice, or the share if larger.
+        ``mixed``: whether sequences decode in the step."""
         prompts = [each for each in prompts if not self._paging.waits(each)]
         if not prompts:
             return 0
-        head = self._next_slice(prompts[0])
+        head = self._next_slice(prompts[0], mixed)
         share = int(self._limits.prefill_share * self._limits.step_tokens)
         if head >= share:
             return head
-        return max(head, min(share, sum(map(self._next_slice, prompts))))
+        return max(head, min(share, sum(self._next_slice(each, mixed) for each in prompts)))
 
-    def _next_slice(self, sequence: Sequence) -> int:
-        """Tokens up to the next multiple of the slice length, or to the end of the prompt."""
-        size = self._limits.slice
-        end = min((sequence.computed // size + 1) * size, len(sequence.request.prompt))
-        return self._paging.slice_end(sequence, end, size) - sequence.computed
+    def _next_slice(self, sequence: Sequence, mixed: bool) -> int:
+        """Tokens up to the next multiple of the slice length, or to the end of the prompt. Slices
+        of a paged sequence are the same in any company: what it sees depends on them."""
+        size, start = self._limits.slice, sequence.computed
+        end = min((start // size + 1) * size, len(sequence.request.prompt))
+        if mixed and self._limits.mixed_slice and sequence.residency is None:
+            end = min(end, (start // self._limits.mixed_slice + 1) * self._limits.mixed_slice)
+        return self._paging.slice_end(sequence, end, size) - start
 
     def decode(self, turns: Turns, rows: int) -> list[Item]:
         """A row, and drafts if they pay, for each sequence whose turn it is, at most ``rows``."""
@@ -86,13 +90,13 @@ class StepItems:
         budget = item.budget - 1
         return Item(item.lease, item.request_id, item.kind, UNKNOWN_TOKENS, start, budget=budget)
 
-    def prefill(self, prompts: list[Sequence], rows: int) -> list[Item]:
-        """The next slice of each prompt that fits into ``rows``."""
+    def prefill(self, prompts: list[Sequence], rows: int, *, mixed: bool) -> list[Item]:
+        """The next slice of each prompt that fits into ``rows``; ``mixed``: as above."""
         items = []
         for sequence in prompts:
             if self._paging.waits(sequence):
                 continue
-            size = self._next_slice(sequence)
+            size = self._next_slice(sequence, mixed)
             if size > rows:
                 continue
             rows -= size

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.act_and_mul.op import ActAndMulArguments, Activation
-from kinfolk_kernels.activations import GELU, SILU, activation
+from kinfolk_kernels.activations import ACTIVATION_BOUND, GELU, SILU, activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, worth_int8
@@ -34,9 +34,6 @@ WIDE_TILE_NUMBERS = 1024
 MOST_ROW_PROGRAMS = 132
 """Up to as many programs of a launch, one on each multiprocessor of a large device, the tiles of a
 row are divided among programs that read whole rows."""
-
-ACTIVATION_BOUND = tl.constexpr(0.3)
-"""More than the size of any activation of a negative number: 0.279 of silu, 0.171 of gelu."""
 
 CODES = {"silu": SILU.value, "gelu_tanh": GELU.value}
 """The kernels' number of each activation."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.activations import silu
+from kinfolk_kernels.activations import ACTIVATION_BOUND, silu
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma
 from kinfolk_kernels.row_outputs import columns_of, lanes_of, load_groups, store_groups
@@ -281,28 +281,33 @@ def gated_row_kernel(
     gate_row,
     eps,
     DIM: tl.constexpr, VALUES: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr,
-    MMA: tl.constexpr, PDL: tl.constexpr,
+    OWN: tl.constexpr, MMA: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows): the same for the whole row, in TILES tiles of HEADS heads, which is also stored
-    as ``MmaRows`` of MMA tiles."""
+    """Grid (rows, TILES / OWN): the same, also stored as ``MmaRows`` of MMA tiles. A program
+    computes OWN of a row's TILES tiles of HEADS heads, and reads all of its gates.
+
+    The factor is that of a bound of the row's numbers: a normed number is at most sqrt(DIM) times
+    the weight, and silu as in ``act_and_mul_row_kernel``."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    mine = tl.program_id(1) * OWN
     weight = _head_weight(weight_ptr, DIM, HEADS)
+    GROUPS: tl.constexpr = HEADS * DIM // 64
     wait_for_producers(PDL)
-    tiles = ()
-    most = tl.zeros([1, HEADS * DIM // 64, 16, 4], tl.float32)
+    most = tl.zeros([1, GROUPS, 16, 4], tl.float32)
     for i in tl.static_range(TILES):
-        first = i * HEADS * DIM
+        first = i * (HEADS * DIM)
+        gate = load_groups(gate_ptr, row * gate_row, row >= 0, first, width, GROUPS, False)
+        most = tl.maximum(most, tl.maximum(gate, ACTIVATION_BOUND))
+    most *= tl.reshape(tl.abs(weight), most.shape)
+    factor, inverse = power_of_two(largest(most) * tl.sqrt(tl.cast(DIM, tl.float32)))
+    if mine == 0:
+        tl.store(scale_ptr + row, inverse)
+    for i in tl.static_range(OWN):
+        first = (mine + i) * (HEADS * DIM)
         y = _gated(x_ptr, gate_ptr, weight, row, first, width, gate_row, eps, DIM, HEADS, False)
-        tiles = tiles + (y,)  # type: ignore[assignment]
-        most = tl.maximum(most, tl.abs(y))
-    factor, inverse = power_of_two(largest(most))
-    tl.store(scale_ptr + row, inverse)
-    for i in tl.static_range(TILES):
-        first = i * HEADS * DIM
         store_groups(
-            tiles[i], row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, 0,
+            y, row * width, row >= 0, first, width, out_ptr, words_ptr, scale_ptr, row, 0,
             VALUES, False, False,
         )  # fmt: skip
-        numbers = tiles[i] * factor[:, None, None, None]
-        store_mma(numbers, row, row >= 0, first, width, words_ptr, MMA)
+        store_mma(y * factor[:, None, None, None], row, row >= 0, first, width, words_ptr, MMA)

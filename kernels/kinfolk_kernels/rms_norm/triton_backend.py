@@ -298,18 +298,22 @@ def gated_norm(
 def _gated_rows(
     arguments: dict[str, Any], rows: int, heads: int, dim: int, outputs: RowOutputs
 ) -> Launch:
-    """The launch of ``gated_norm`` with a program for each row."""
-    some = min(ROW_TILE_NUMBERS // dim, _power_of_two(heads))
+    """The launch of ``gated_norm`` for rows with one factor each."""
+    parts = max(1, MOST_PROGRAMS // rows)
+    some = min(max(1, ROW_TILE_NUMBERS // dim), _power_of_two(-(-heads // parts)))
+    tiles = -(-heads // some)
+    own = -(-tiles // parts)
     given = {name: value for name, value in arguments.items() if name != "scale_step"}
     return Launch(
         gated_row_kernel,
-        (rows,),
+        (rows, -(-tiles // own)),
         given,
         {
             "DIM": dim,
             "VALUES": outputs.values is not None,
             "HEADS": some,
-            "TILES": -(-heads // some),
+            "TILES": tiles,
+            "OWN": own,
             "MMA": outputs.mma_tiles,
         },
         max(1, some * dim // (4 * 32)),
