@@ -26,7 +26,7 @@ COMPANY_ROWS = 2048
 
 def longest_slice(device: str, weights: WeightPlan, usable: int) -> int:
     """Rows of a slice of a prompt on a ``device`` with ``usable`` bytes. It is constant for a
-    process, so that results do not depend on load. No draft is longer."""
+    process. No draft is longer."""
     mixture = any(spec.role == "experts" for spec in weights)
     if mixture and device == "cuda" and usable >= LARGE_BYTES:
         return EXPERT_SLICE_ROWS
