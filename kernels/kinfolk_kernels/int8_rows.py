@@ -15,6 +15,9 @@ SUMS_GROUPS = 4
 MAX_INT8_ROWS = 16
 """Most rows of a step for which products may read activations as int8."""
 
+MAX_SUMS_ROWS = 32
+"""Most rows with sums beside them, as ``gemm_mma_int8`` can multiply them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
@@ -24,7 +27,7 @@ class Int8Rows:
     Words w = 0..15 of a group are stored in the order 0, 4, 8, 12, 1, 5, 9, 13, 2 and so on, so
     that a lane loads the words that it multiplies in one load of 16 bytes.
 
-    Two to ``MAX_INT8_ROWS`` rows also have ``sums`` int32 [U, S, 4, 2], behind ``scale`` in memory:
+    Two to ``MAX_SUMS_ROWS`` rows also have ``sums`` int32 [U, S, 4, 2], behind ``scale`` in memory:
     for each of four groups the sums of its first and of its second 32 numbers. A word has two
     bfloat16, the coarse parts of both sums, and the next word has their fine parts. Products of
     matrices with minima read them.
@@ -39,7 +42,7 @@ class Int8Rows:
         """Uninitialised rows."""
         words = torch.empty(rows, width // 4, dtype=torch.int32, device=device)
         groups, step = width // GROUP_NUMBERS, stride_of(rows)
-        if not 1 < rows <= MAX_INT8_ROWS:
+        if not 1 < rows <= MAX_SUMS_ROWS:
             return Int8Rows(words, torch.empty(groups, step, device=device))
         units = -(-groups // SUMS_GROUPS)
         shape = (units, step, SUMS_GROUPS, 2)

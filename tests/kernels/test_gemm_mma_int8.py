@@ -60,12 +60,20 @@ SMALL = ("Q8_0", "Q4_0", "Q5_0")
         (SMALL, 704, 3, MmaInt8Tile(2, 3, 2, 1)),
         (("Q4_K",), 3072, 16, MmaInt8Tile(2, 12, 1, 2, x_stages=4)),
         (("Q4_K",), 1280, 9, MmaInt8Tile(3, 6, 2, 3, x_stages=2)),
+        (LARGE, 512, 24, MmaInt8Tile(1, 2, 1, 2)),
+        (SMALL, 704, 21, MmaInt8Tile(2, 3, 1, 3)),
+        (("Q5_K", "Q6_K"), 768, 32, MmaInt8Tile(2, 3, 2, 2)),
+        (("Q8_0", "Q4_K"), 512, 27, MmaInt8Tile(1, 2, 1, 1)),
     ],
     ids=[
         "blocks of 256",
         "blocks of 32 and no whole number of units",
         "more parts of a tile than are asked for at once",
         "three warps of different columns",
+        "three tiles of rows",
+        "three, of which the last is not full",
+        "four tiles of rows",
+        "four, of which the last is not full, by one warp",
     ],
 )
 def test_products_equal_float64(random_planes, numbers, names, columns, batch, tile):
@@ -116,6 +124,10 @@ LAUNCHES = {
     "attention's inputs": (16, ("Q4_K", "Q6_K"), 5120),
     "down": (16, ("Q6_K",), 17408),
     "no whole number of units, a table": (8, ("Q5_0", "Q4_0"), 704),
+    "delta net's inputs, 24 rows": (24, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "down, 24 rows": (24, ("Q6_K",), 17408),
+    "delta net's inputs, 32 rows": (32, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
+    "attention's inputs, 32 rows": (32, ("Q4_K", "Q6_K"), 5120),
 }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, dequantize, sums_of
+from kinfolk_kernels.int8_rows import MAX_SUMS_ROWS, Int8Rows, dequantize, sums_of
 
 
 def assert_sums_are_those_of_the_rows(rows: Int8Rows) -> None:
     """Two bfloat16 have a sum up to 2^-16 of it. One row, and many, have none."""
-    if not 1 < len(rows.words) <= MAX_INT8_ROWS:
+    if not 1 < len(rows.words) <= MAX_SUMS_ROWS:
         assert rows.sums is None
         return
     expected = dequantize(rows).double().unflatten(1, (-1, 32)).sum(2)

@@ -1,4 +1,4 @@
-// Packed matrices times 2 to 16 int8 rows on tensor cores, for sm_90.
+// Packed matrices times 2 to 32 int8 rows on tensor cores, for sm_90.
 //
 // A warp multiplies 32 rows of a matrix with all rows of x, a unit of four groups (256 columns) at a time.
 // ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other units of the same rows;

@@ -1,4 +1,4 @@
-"""Matrices times 2 to 16 int8 rows on the tensor cores of sm_90, in CUDA C++.
+"""Matrices times 2 to 32 int8 rows on the tensor cores of sm_90, in CUDA C++.
 
 The numbers are those of ``gemm_int8``. There, a warp loads weights to registers, a pair of groups
 ahead; here it copies them to shared memory, further ahead and before the launch before has ended.
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
-from kinfolk_kernels.int8_rows import Int8Rows
+from kinfolk_kernels.int8_rows import MAX_SUMS_ROWS, Int8Rows
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS
 from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of, tiles_of
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
@@ -45,6 +45,9 @@ LONG_AND_FEW_ROWS: Arrangement = (6, 2, 4)
 different columns, a tile has fewer parts to be summed, and x is copied more often. Measured in
 steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
 
+MOST_ROWS: Arrangement = (6, 2, 4)
+"""For 25 to 32 rows of x: three warps of different columns leave no room for two stages."""
+
 LONG_ROUNDS = 8
 
 
@@ -62,7 +65,7 @@ def gemm_mma_int8(
     outs: Sequence[torch.Tensor],
     tile: MmaInt8Tile | None = None,
 ) -> CudaLaunch:
-    """The launch that computes outs[i] [M, N_i] = x W_i^T, 2 <= M <= 16, for up to four matrices of
+    """The launch that computes outs[i] [M, N_i] = x W_i^T, 2 <= M <= 32, for up to four matrices of
     K columns."""
     row_tiles = -(-outs[0].shape[0] // 8)
     tile = tile or tile_for(matrices, row_tiles)
@@ -86,7 +89,8 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     row_warps, column_warps, _ = USUAL
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
-    tile = tile_in(matrices, *(LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL))
+    arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
+    tile = tile_in(matrices, *(MOST_ROWS if row_tiles == MAX_SUMS_ROWS // 8 else arrangement))
     while weight_stages(matrices, tile, row_tiles) < LEAST_STAGES:
         tile = replace(tile, x_stages=tile.x_stages - 1)
     return tile
