@@ -24,7 +24,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +35,7 @@ from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels import launch
 from kinfolk_kernels.cuda_source import CudaLaunch
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, dequantize
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, MAX_SUMS_ROWS, dequantize
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, PAIR_COLUMNS, F16Tile, gemm_f16
 from kinfolk_kernels.linear.gemm_f16 import tile_for as f16_tile_for
@@ -47,8 +47,10 @@ from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import (
     LONG_AND_FEW_ROWS,
+    MOST_ROWS,
     USUAL,
     MmaInt8Tile,
+    fitted,
     gemm_mma_int8,
 )
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
@@ -101,14 +103,23 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
         4: [*dots, *int8, *copies],
         8: few,
         16: few,
-        24: [*halves, *int8],
-        32: halves,
+        24: [*halves, *int8, *_by_copies(shapes, rows)],
+        32: [*halves, *_by_copies(shapes, rows)],
         64: halves,
     }
     tried = others.get(rows, [])
     if quick:
         tried = []
     return [default] + [tile for tile in tried if tile != default]
+
+
+def _by_copies(shapes: list[Any], rows: int) -> list[Tile]:
+    """Tiles of several arrangements that have room for ``rows`` int8 rows, a multiple of eight."""
+    found: list[Tile] = []
+    for some in (USUAL, MOST_ROWS, (4, 2, 4)):
+        with suppress(ValueError):
+            found.append(fitted(mma_int8_tile_in(shapes, *some), shapes, rows // 8))
+    return found
 
 
 def _other_halves(shapes: list[Any], rows: int) -> list[Tile]:
@@ -147,12 +158,13 @@ def mma_tile(shapes: list[Any], rows: int) -> MmaTile:
 class _Shape:
     """The properties of a matrix that tile selection reads."""
 
+    format: str
     rows: int
     columns: int
 
 
 def _shapes(name: str) -> list[Any]:
-    return [_Shape(n, k) for _, n, k in LAUNCHES[name]]
+    return [_Shape(*some) for some in LAUNCHES[name]]
 
 
 def label(tile: Tile) -> str:
@@ -308,7 +320,7 @@ def whole_step(
         "best tiles": (lambda name: best[name, rows]["tile"], False, nullcontext()),
         "rows prepared each time": (default, True, nullcontext()),
     }
-    if 1 < rows <= MAX_INT8_ROWS:
+    if 1 < rows <= MAX_SUMS_ROWS:
         eights = -(-rows // 8)
         copies: Callable[[str], Tile] = lambda name: mma_int8_tile_for(_shapes(name), eights)  # noqa: E731
         ways["by copies"] = (copies, False, nullcontext())

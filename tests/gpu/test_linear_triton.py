@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from kinfolk_kernels.linear.gemm_int8 import PAIR, Int8Tile, gemm_int8
 from kinfolk_kernels.linear.gemm_int8 import tile_for as int8_tile_for
 from kinfolk_kernels.linear.gemm_mma import gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
-from kinfolk_kernels.linear.gemm_mma_int8 import UNIT_COLUMNS, gemm_mma_int8
+from kinfolk_kernels.linear.gemm_mma_int8 import UNIT_COLUMNS, fitted, gemm_mma_int8
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_for as mma_int8_tile_for
 from kinfolk_kernels.linear.gemm_mma_int8 import tile_in as mma_int8_tile_in
 from kinfolk_kernels.linear.gemv import gemv, warps_for
@@ -106,7 +107,7 @@ def test_int8_rows_on_the_matrix_unit(matrix, numbers, poisoned, name, rows):
 
 
 @EVERY
-@pytest.mark.parametrize("rows", [2, 8, 9, 16])
+@pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 24, 25, 32])
 def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
     planes, exact = matrix(name)
     x = quantize(numbers(rows, planes.columns).cuda())
@@ -116,8 +117,11 @@ def test_int8_rows_by_copies(matrix, numbers, poisoned, name, rows):
     # Shares of every length around a tile's, so that tiles have one part, two and many.
     shares = {2, units // 3, units - 1, units, units + 3} - {0}
     more = [replace(default, share=share, span=units) for share in shares]
-    others = [mma_int8_tile_in([planes], *some) for some in ((3, 4, 2), (6, 2, 4), (2, 1, 3))]
-    for tile in (*(more if rows == 9 else ()), *others, None):
+    others = []
+    for some in ((3, 4, 2), (6, 2, 4), (2, 1, 3)):
+        with suppress(ValueError):  # no room
+            others.append(fitted(mma_int8_tile_in([planes], *some), [planes], -(-rows // 8)))
+    for tile in (*(more if rows in (9, 25) else ()), *others, None):
         for _ in range(2):  # the second time, parts are those that the first one left
             with poisoned():
                 out = torch.empty(rows, planes.rows, device="cuda")

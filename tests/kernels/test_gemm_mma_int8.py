@@ -18,9 +18,12 @@ from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
 from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma_int8 import (
     MmaInt8Tile,
+    fitted,
     gemm_mma_int8,
     stage_bytes,
     tile_for,
+    tile_in,
+    weight_stages,
 )
 from kinfolk_kernels.missing_words import MISSING, missing_words
 from kinfolk_kernels.packing import empty
@@ -156,14 +159,25 @@ def test_it_compiles_without_spills_in_loops(name):
 @pytest.mark.parametrize("rows", [(4,), (48, 48), (5120,), (17408, 17408), (10240, 6144, 48, 48)])
 def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
     matrices = [empty("Q8_0", n, columns, META) for n in rows]
-    for row_tiles in (1, 2):
+    for row_tiles in (1, 2, 3, 4):
         assert_covered_once(matrices, tile_for(matrices, row_tiles), -(-columns // 256))
 
 
 @pytest.mark.parametrize("names", [*product(LAYOUTS, repeat=2)], ids="-".join)
 def test_two_stages_of_all_formats_of_a_launch_fit_in_shared_memory(names):
-    for rows in (2, 9, 16):
+    for rows in (2, 9, 16, 24, 32):
         launch = launch_of(rows, *names, columns=512)
         assert launch.shared <= MAX_SHARED
         weight_bytes = dict(launch.source.defines)["WEIGHT_BYTES"]
         assert weight_bytes >= 2 * max(map(stage_bytes, names))
+
+
+def test_fewer_stages_of_x_make_room_or_the_tile_is_refused():
+    matrices = [empty("Q6_K", 512, 512, META)]
+    usual = tile_in(matrices, 4, 3, 4)
+    assert fitted(usual, matrices, 1) == usual
+    fewer = fitted(usual, matrices, 3)
+    assert fewer.x_stages < usual.x_stages
+    assert weight_stages(matrices, fewer, 3) == 2
+    with pytest.raises(ValueError, match=r"no room for .* with 4 tiles of rows"):
+        fitted(usual, matrices, 4)

@@ -34,7 +34,7 @@ STAGES = 4
 """Most stages of a warp's weights."""
 
 LEAST_STAGES = 2
-"""Least stages of a warp's weights: one is copied while another is read."""
+"""Least stages of a warp's weights, and of x: one is copied while another is read."""
 
 Arrangement = tuple[int, int, int]
 """Warps of different rows, warps of different columns, stages of x."""
@@ -90,8 +90,17 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
     arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
-    tile = tile_in(matrices, *(MOST_ROWS if row_tiles == MAX_SUMS_ROWS // 8 else arrangement))
+    if row_tiles == MAX_SUMS_ROWS // 8:
+        arrangement = MOST_ROWS
+    return fitted(tile_in(matrices, *arrangement), matrices, row_tiles)
+
+
+def fitted(tile: MmaInt8Tile, matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
+    """The tile with as many stages of x as leave room for two of weights. Raises ``ValueError`` if
+    not even two do."""
     while weight_stages(matrices, tile, row_tiles) < LEAST_STAGES:
+        if tile.x_stages == LEAST_STAGES:
+            raise ValueError(f"no room for {tile} with {row_tiles} tiles of rows")
         tile = replace(tile, x_stages=tile.x_stages - 1)
     return tile
 
