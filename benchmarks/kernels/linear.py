@@ -46,8 +46,8 @@ from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import (
+    FOUR_ROW_TILES,
     LONG_AND_FEW_ROWS,
-    MOST_ROWS,
     USUAL,
     MmaInt8Tile,
     fitted,
@@ -116,7 +116,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
 def _by_copies(shapes: list[Any], rows: int) -> list[Tile]:
     """Tiles of several arrangements that have room for ``rows`` int8 rows, a multiple of eight."""
     found: list[Tile] = []
-    for some in (USUAL, MOST_ROWS, (4, 2, 4)):
+    for some in (USUAL, FOUR_ROW_TILES, (4, 2, 4)):
         with suppress(ValueError):
             found.append(fitted(mma_int8_tile_in(shapes, *some), shapes, rows // 8))
     return found

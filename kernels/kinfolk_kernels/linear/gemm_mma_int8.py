@@ -45,7 +45,7 @@ LONG_AND_FEW_ROWS: Arrangement = (6, 2, 4)
 different columns, a tile has fewer parts to be summed, and x is copied more often. Measured in
 steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
 
-MOST_ROWS: Arrangement = (6, 2, 4)
+FOUR_ROW_TILES: Arrangement = (6, 2, 4)
 """For 25 to 32 rows of x: three warps of different columns leave no room for two stages."""
 
 LONG_ROUNDS = 8
@@ -91,7 +91,7 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
     arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
     if row_tiles == MAX_SUMS_ROWS // 8:
-        arrangement = MOST_ROWS
+        arrangement = FOUR_ROW_TILES
     return fitted(tile_in(matrices, *arrangement), matrices, row_tiles)
 
 
