@@ -166,9 +166,9 @@ def test_the_scheduler_is_told_what_the_model_can(loaded):
     asked = load_settings(step_tokens=700, draft_width=4)
     limits = scheduler_limits(replace(loaded, drafters=PreparedDrafters(host_rows=6)), asked)
     assert (limits.max_draft, limits.step_tokens) == (6, 700)
+    assert (limits.widths, limits.draft_width) == ("fixed", 4)
     alike = scheduler_limits(loaded, load_settings(batch_invariant=True, mixed_slice=64))
     assert alike.mixed_slice is None, "company decides nothing"
-    assert (limits.widths, limits.draft_width) == ("fixed", 4)
 
 
 def test_without_a_bundled_model_a_file_must_be_named():

@@ -68,7 +68,7 @@ class SchedulerLimits:
             ("context", self.context >= 2, "at least 2"),
             ("slice", self.slice >= 1, "at least 1"),
             ("mixed_slice", self.mixed_slice is None or self.mixed_slice >= 1, "at least 1"),
-            # A slice is never cut, and one decoding row must fit beside it.
+            # A whole slice may stand beside decoding rows, of which one must fit.
             ("step_tokens", self.step_tokens > self.slice, f"above the slice length {self.slice}"),
             (
                 "step_sequences",
