@@ -33,7 +33,7 @@ from kinfolk_kernels.experts.int8_group_launches import eights_for, int8_group_l
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.triton_backend import INT8_GROUPED_ROWS, PAIRED_ROWS
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
+from kinfolk_kernels.int8_rows import with_int8, worth_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
@@ -175,7 +175,7 @@ class Step:
         if way in TILES:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
         # The norm before also stores few rows as int8.
-        x = with_int8(self.x, int8_rows(self.x)) if len(self.x) <= MAX_INT8_ROWS else self.x
+        x = with_int8(self.x, int8_rows(self.x)) if worth_int8(self.x) else self.x
         if way in INT8_GROUPS:
             return list(int8_group_launches(x, self.choice, layer, self.y, eights=INT8_GROUPS[way]))
         return list(pair_launches(x, self.choice, layer, self.y))

@@ -43,7 +43,7 @@ from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS, experts, support
 from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, with_int8
+from kinfolk_kernels.int8_rows import with_int8, worth_int8
 from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.land.triton_backend import land
 from kinfolk_kernels.linear.prepare import int8_rows
@@ -305,7 +305,7 @@ def products(
     distinct = len(ids.unique())
     ids, weights = ids.to(device), torch.rand(rows, layer.top_k, generator=generator).to(device)
     x = torch.randn(rows, layer.width, generator=generator).half().to(device)
-    if rows <= MAX_INT8_ROWS:
+    if worth_int8(x):
         # The norm before also stores few rows as int8.
         x = with_int8(x, int8_rows(x))
 

@@ -35,7 +35,12 @@ from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels import launch
 from kinfolk_kernels.cuda_source import CudaLaunch
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, MAX_SUMS_ROWS, dequantize
+from kinfolk_kernels.int8_rows import (
+    MAX_INT8_ROWS,
+    MAX_SUMS_ROWS,
+    dequantize,
+    most_int8_rows,
+)
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, PAIR_COLUMNS, F16Tile, gemm_f16
 from kinfolk_kernels.linear.gemm_f16 import tile_for as f16_tile_for
@@ -46,8 +51,8 @@ from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import (
-    FOUR_ROW_TILES,
     LONG_AND_FEW_ROWS,
+    MANY_TILES,
     USUAL,
     MmaInt8Tile,
     fitted,
@@ -116,7 +121,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
 def _by_copies(shapes: list[Any], rows: int) -> list[Tile]:
     """Tiles of several arrangements that have room for ``rows`` int8 rows, a multiple of eight."""
     found: list[Tile] = []
-    for some in (USUAL, FOUR_ROW_TILES, (4, 2, 4)):
+    for some in (USUAL, *MANY_TILES.values()):
         with suppress(ValueError):
             found.append(fitted(mma_int8_tile_in(shapes, *some), shapes, rows // 8))
     return found
@@ -138,9 +143,9 @@ def default_tile(name: str, rows: int) -> Tile:
     shapes: list[Any] = _shapes(name)
     if rows <= MAX_DOT_ROWS:
         return warps_for(shapes)
-    if rows > MAX_INT8_ROWS:
+    if rows > most_int8_rows(shapes[0].columns, torch.device("cuda")):
         return mma_tile(shapes, rows)
-    copies = rows in ROWS_BY_COPIES.get(format_of(name), ())
+    copies = rows > MAX_INT8_ROWS or rows in ROWS_BY_COPIES.get(format_of(name), ())
     return mma_int8_tile_for(shapes, -(-rows // 8)) if copies else int8_tile_for(shapes)
 
 

@@ -8,15 +8,21 @@ from math import prod
 import torch
 from torch.nn.functional import pad
 
+from kinfolk_kernels.cuda_source import unavailable
+
 GROUP_NUMBERS = 64
 SUMS_GROUPS = 4
 """Groups whose sums stand side by side."""
 
 MAX_INT8_ROWS = 16
-"""Most rows of a step for which products may read activations as int8."""
+"""Most int8 rows that kernels in Triton multiply."""
 
 MAX_SUMS_ROWS = 32
-"""Most rows with sums beside them, as ``gemm_mma_int8`` can multiply them."""
+"""Most that ``gemm_mma_int8`` multiplies; these have sums beside them."""
+
+NARROW_WIDTH = 4096
+"""Of more than ``MAX_INT8_ROWS`` rows, those of up to so many numbers are faster as float16: short
+launches gain nothing from fewer bytes (``benchmarks/NOTES.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,16 @@ def sums_of(rows: Int8Rows) -> torch.Tensor:
     return sums[:, : 2 * rows.scale.shape[0]]
 
 
+def most_int8_rows(width: int, device: torch.device) -> int:
+    """Most rows of ``width`` numbers that products may read as int8."""
+    return MAX_INT8_ROWS if width <= NARROW_WIDTH or unavailable(device) else MAX_SUMS_ROWS
+
+
 def worth_int8(x: torch.Tensor) -> bool:
     """Whether a kernel that computes ``x`` should also store it as int8 rows."""
-    return x.dim() == 2 and x.shape[0] <= MAX_INT8_ROWS and x.shape[1] % GROUP_NUMBERS == 0
+    if x.dim() != 2 or x.shape[1] % GROUP_NUMBERS:
+        return False
+    return x.shape[0] <= most_int8_rows(x.shape[1], x.device)
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.cuda_source import unavailable
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS
+from kinfolk_kernels.int8_rows import most_int8_rows
 
 WARP_ROW_TILES = (1, 2, 3, 4)
 """Numbers of tiles of eight rows that ``gemm_mma`` is compiled for, by warps alone."""
@@ -85,9 +85,11 @@ def worth_mma(x: torch.Tensor) -> bool:
     """Whether a kernel that computes ``x`` should also store it as rows for ``gemm_mma``: matrices
     that read as many rows of ``x`` are likely to be multiplied by it. Never where ``worth_int8``
     holds."""
-    if x.dim() != 2 or not MAX_INT8_ROWS < x.shape[0] <= MAX_MMA_ROWS:
+    if x.dim() != 2:
         return False
     rows, width = x.shape
+    if not most_int8_rows(width, x.device) < rows <= MAX_MMA_ROWS:
+        return False
     if width % PAIR_NUMBERS or (rows > MANY_ROWS and width < WIDTH_OF_MANY):
         return False
     return not unavailable(x.device)

@@ -13,7 +13,7 @@ from kinfolk_kernels import launch
 from kinfolk_kernels.cuda_source import LEAST_MULTIPROCESSORS
 from kinfolk_kernels.embedding.op import EmbeddingArguments
 from kinfolk_kernels.embedding.triton_backend import embedding
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, quantize
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, most_int8_rows, quantize
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton_backend as kernels
@@ -174,7 +174,7 @@ def kernel_and_tile(matrices, rows):
     if rows <= kernels.MAX_DOT_ROWS:
         return gemv, warps_for(matrices)
     largest = matrices[segments.by_size(matrices)[0]]
-    if rows in kernels.ROWS_BY_COPIES.get(largest.format, ()):
+    if rows > MAX_INT8_ROWS or rows in kernels.ROWS_BY_COPIES.get(largest.format, ()):
         return gemm_mma_int8, mma_int8_tile_for(matrices, -(-rows // 8))
     return gemm_int8, int8_tile_for(matrices)
 
@@ -185,15 +185,14 @@ def test_matrices_that_read_the_same_rows(random_planes, numbers, on_gpu, rows):
     weights = [on_gpu(random_planes(n, size, 5120, seed=i)) for i, (n, size) in enumerate(parts)]
     x = numbers(rows, 5120).cuda().bfloat16()
     found = kernels.products(x, weights)
-    seen = numbers_of(quantize(x)) if rows <= MAX_INT8_ROWS else x
+    few = rows <= most_int8_rows(5120, x.device)
+    seen = numbers_of(quantize(x)) if few else x
     for y, planes in zip(found, weights, strict=True):
         assert y.dtype == torch.bfloat16
         assert error(y, seen.double() @ unpack(planes).double().T) <= BF16
         # More rows of matrices in a launch may mean fewer parts of each, which sum otherwise.
         together = weights[: segments.MAX_MATRICES] if planes is not weights[-1] else [planes]
-        if rows <= MAX_INT8_ROWS and kernel_and_tile([planes], rows) == kernel_and_tile(
-            together, rows
-        ):
+        if few and kernel_and_tile([planes], rows) == kernel_and_tile(together, rows):
             assert torch.equal(y, product(x, planes))
 
 
@@ -225,8 +224,9 @@ def test_twenty_runs_and_any_company_give_the_same_bits(matrix, numbers):
     assert torch.equal(product(x[3:12], planes), first[3:12])
 
 
-@pytest.mark.parametrize(("rows", "fewer"), [(32, 17), (64, 33)])
+@pytest.mark.parametrize(("rows", "fewer"), [(24, 17), (32, 25), (64, 33)])
 def test_twenty_runs_and_any_company_of_more_rows_give_the_same_bits(matrix, numbers, rows, fewer):
+    """Of as many tiles of eight int8 rows, or of any company as float16."""
     for name in ("Q4_K", "Q5_K", "Q6_K"):
         planes, _ = matrix(name)
         x = numbers(rows, planes.columns).cuda()

@@ -6,14 +6,14 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
-from kinfolk_kernels.int8_rows import MAX_SUMS_ROWS, Int8Rows
+from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS
 from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of, tiles_of
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
@@ -45,8 +45,9 @@ LONG_AND_FEW_ROWS: Arrangement = (6, 2, 4)
 different columns, a tile has fewer parts to be summed, and x is copied more often. Measured in
 steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
 
-FOUR_ROW_TILES: Arrangement = (6, 2, 4)
-"""For 25 to 32 rows of x: three warps of different columns leave no room for two stages."""
+MANY_TILES: Mapping[int, Arrangement] = {3: (6, 2, 4), 4: (4, 2, 4)}
+"""For 17 to 32 rows, by tiles of eight: fewer warps of different columns copy less of x, and fewer
+warps have more registers and stages (``benchmarks/NOTES.md``)."""
 
 LONG_ROUNDS = 8
 
@@ -90,8 +91,7 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
     arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
-    if row_tiles == MAX_SUMS_ROWS // 8:
-        arrangement = FOUR_ROW_TILES
+    arrangement = MANY_TILES.get(row_tiles, arrangement)
     return fitted(tile_in(matrices, *arrangement), matrices, row_tiles)
 
 

@@ -1,10 +1,10 @@
 """``linear`` for packed matrices, on the GPU.
 
-The number of rows selects the kernel. Up to 16 rows are rounded to int8, unless the matrix asks for
-float16: one or two are multiplied by dot products, more on tensor cores, in Triton or in CUDA C++.
-Up to 64 rows, on sm_90 and of large matrices up to 512, are multiplied as float16 on tensor cores,
-on sm_90 by a kernel in CUDA C++. For more rows, slices of the matrix are dequantised and multiplied
-by cuBLAS.
+The number of rows selects the kernel. Up to 16 rows, on sm_90 up to 32 wide ones, are rounded to
+int8, unless the matrix asks for float16: one or two are multiplied by dot products, more on tensor
+cores, in Triton or in CUDA C++. Up to 64 rows, on sm_90 and of large matrices up to 512, are
+multiplied as float16 on tensor cores, on sm_90 by a kernel in CUDA C++. For more rows, slices of
+the matrix are dequantised and multiplied by cuBLAS.
 The order of sums depends on shapes only.
 Matrices that read the same rows share launches. Dense matrices are multiplied by cuBLAS.
 """
@@ -18,7 +18,7 @@ import triton
 
 from kinfolk_kernels.cuda_source import CudaLaunch, unavailable
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, made_int8
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, made_int8, most_int8_rows
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
@@ -46,8 +46,8 @@ MAX_DOT_ROWS = 2
 instructions grow with their number, those of tensor cores do not (``benchmarks/NOTES.md``)."""
 
 ROWS_BY_COPIES: Mapping[str, range] = dict.fromkeys(("Q4_K", "Q5_K", "Q6_K"), range(3, 17))
-"""The numbers of int8 rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on sm_90, by the
-format of a launch's largest matrix (``benchmarks/kernels/linear.py``)."""
+"""The numbers of up to ``MAX_INT8_ROWS`` rows for which ``gemm_mma_int8`` replaces ``gemm_int8`` on
+sm_90, by the format of a launch's largest matrix (``benchmarks/kernels/linear.py``)."""
 
 INTERPRETED = not isinstance(gemv_kernel, triton.JITFunction)
 
@@ -95,8 +95,9 @@ def _packed_products(x: torch.Tensor, matrices: Sequence[Planes]) -> list[torch.
     if not rows or not matrices:
         return outs
     pairs = list(zip(matrices, outs, strict=True))
-    as_int8 = [pair for pair in pairs if _takes_int8(pair[0], rows)]
-    as_half = [pair for pair in pairs if not _takes_int8(pair[0], rows)]
+    few = rows <= most_int8_rows(x.shape[1], x.device)
+    as_int8 = [pair for pair in pairs if few and pair[0].activations == "int8"]
+    as_half = [pair for pair in pairs if not few or pair[0].activations != "int8"]
     if as_int8:
         words = made_int8(x) or int8_rows(x)
         for part, results in _launches(as_int8):
@@ -112,6 +113,8 @@ def _int8_product(
     rows, largest = outs[0].shape[0], matrices[by_size(matrices)[0]]
     if rows <= MAX_DOT_ROWS:
         return gemv(matrices, x, outs, asm=not INTERPRETED)
+    if rows > MAX_INT8_ROWS:
+        return gemm_mma_int8(matrices, x, outs)
     if rows in ROWS_BY_COPIES.get(largest.format, ()) and not unavailable(outs[0].device):
         return gemm_mma_int8(matrices, x, outs)
     return gemm_int8(matrices, x, outs, asm=not INTERPRETED)
@@ -136,10 +139,6 @@ def _half_products(pairs: Sequence[tuple[Planes, torch.Tensor]], x: torch.Tensor
     operand = made_mma(x) or mma_rows(x)
     for part, results in _launches(pairs):
         gemm_mma(part, operand, results).run()
-
-
-def _takes_int8(planes: Planes, rows: int) -> bool:
-    return rows <= MAX_INT8_ROWS and planes.activations == "int8"
 
 
 def _launches(

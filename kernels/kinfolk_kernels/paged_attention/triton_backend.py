@@ -8,7 +8,7 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS, most_int8_rows
 from kinfolk_kernels.paged_attention.decode import decode_kernel
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.launches import Call
@@ -30,10 +30,11 @@ def gated_attention(
     table: Table,
     epilogue: Epilogue,
 ) -> Mixed:
-    """See :class:`GatedAttentionArguments`. Up to ``MAX_INT8_ROWS`` rows are also int8 rows."""
+    """See :class:`GatedAttentionArguments`. Up to ``most_int8_rows`` are also int8 rows."""
     if q.stride(-1) != 1:
         q = q.contiguous()
-    if q.shape[0] <= MAX_INT8_ROWS and dim_of(pools[1]) % GROUP_NUMBERS == 0:
+    (count, heads), dim = q.shape[:2], dim_of(pools[1])
+    if count <= most_int8_rows(heads * dim, q.device) and dim % GROUP_NUMBERS == 0:
         epilogue = replace(epilogue, int8=True)
     window, scale = arguments.window, arguments.scale
     call = Call(q, pools, arenas, rows, table, window, scale, epilogue, device_of(q))
