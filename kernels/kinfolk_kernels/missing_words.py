@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 
 MISSING = -1
 """The bits of a word that no program has left yet: those of no result of arithmetic."""
-
-NOT_THERE = tl.constexpr(MISSING)
-"""``MISSING`` for kernels."""
 
 _LEAST_WORDS = 1 << 20
 _WORDS: dict[torch.device, list[torch.Tensor]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kinfolk_kernels.missing_words import MISSING, missing_words
 from kinfolk_kernels.route import triton_backend as kernel
 from kinfolk_kernels.route.op import RouteArguments, choice, route
 
@@ -86,35 +85,22 @@ def test_equals_the_reference_for_one_row_few_and_many(numbers, score, rows, exp
     x, weight = numbers(rows, width).to(dtype), numbers(experts, width) / width
     bias = 0.3 * numbers(experts) if score == "sigmoid" else None
     scales = None if score == "sigmoid" else 0.5 + torch.rand(experts)
-    top_k = min(5, experts)
-    for _ in range(2):  # the second time, words are missing that the first one has put back
-        given = arguments(weight, score, top_k, bias, 2.5, scales)
-        ids, weights = kernel.route(given, x)
-        wanted, shares = route(given, x)
-        assert torch.equal(ids, wanted)
-        torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
-        assert (missing_words(x.device, experts) == MISSING).all()
+    given = arguments(weight, score, min(5, experts), bias, 2.5, scales)
+    ids, weights = kernel.route(given, x)
+    wanted, shares = route(given, x)
+    assert torch.equal(ids, wanted)
+    torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-20)
 
 
 @SCORES
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("bias", [None, torch.tensor([0.0, 3, 0, 0, 2, 0, 0, 0, 0])])
 def test_a_row_without_numbers_gives_none(score, rows, bias):
-    """Also one whose bits are those of a word that is missing."""
-    x = torch.full((rows, 32), MISSING, dtype=torch.int32).view(torch.float32)
+    x = torch.full((rows, 32), torch.nan)
     given = arguments(torch.ones(9, 32), score, 4, bias)
     ids, weights = kernel.route(given, x)
     assert ids.tolist() == [[0, 1, 2, 3]] * rows
     assert weights.isnan().all()
-    assert (missing_words(x.device, 9) == MISSING).all()
-
-
-def test_one_row_is_one_launch_unless_it_is_wide(numbers):
-    given = arguments(numbers(12, 8200), "softmax", 2)
-    for rows, width, count in ((1, 96, 1), (1, 4096, 1), (1, 4128, 2), (2, 96, 2), (17, 96, 2)):
-        outputs = torch.empty(rows, 2, dtype=torch.int64), torch.empty(rows, 2)
-        narrow = arguments(given.weight[:, :width].contiguous(), "softmax", 2)
-        assert len(kernel.route_launches(narrow, numbers(rows, width), *outputs)) == count
 
 
 @pytest.mark.parametrize(("experts", "width"), [(70, 300), (5, 72)])

@@ -9,7 +9,6 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import sigmoid
 from kinfolk_kernels.dependent import fetch_ahead, start_dependents, wait_for_producers
-from kinfolk_kernels.missing_words import NOT_THERE
 
 BELOW_ALL_KEYS = tl.constexpr(-(2**31))
 """Less than the key of every expert."""
@@ -126,21 +125,6 @@ def choose_kernel(
 
 
 @triton.jit
-def _left_logits(at, there):
-    """The logits that programs leave at addresses of ``missing_words``, as soon as all are."""
-    missing = 1
-    while missing > 0:
-        bits = tl.load(at, mask=there, other=0, volatile=True)
-        missing = tl.sum(tl.sum((bits == NOT_THERE).to(tl.int32), 1), 0)
-    # Once more: Triton 3.6 cannot carry a tensor out of the loop, and of two lanes with the same
-    # word one may have seen it before the other.
-    bits = tl.load(at, mask=there, other=0, volatile=True)
-    tl.debug_barrier()
-    tl.store(at, bits * 0 + NOT_THERE, mask=there)
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _weights(
     weight_ptr, e, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
@@ -157,38 +141,6 @@ def _logits(x_ptr, row, rows, x_row, w, WIDTH: tl.constexpr):
     there = (row < rows)[:, None] & (column < WIDTH)
     x = tl.load(x_ptr + row[:, None] * x_row + column, mask=there, other=0.0).to(tl.float32)
     return tl.sum(x[:, None, :] * w[None, :, :], 2)
-
-
-@triton.jit(do_not_specialize=["scale"])
-def route_kernel(
-    x_ptr, weight_ptr, bias_ptr, expert_scale_ptr,
-    left_ptr, ids_ptr, weights_ptr,
-    scale,
-    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
-    SOFTMAX: tl.constexpr, BIASED: tl.constexpr, SCALED: tl.constexpr,
-    COLUMNS: tl.constexpr, SIZE: tl.constexpr, PLACES: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """Grid (EXPERTS,), programs of one warp: each computes the logit of an expert for one row and
-    leaves it in ``missing_words``; the last one waits for all of them and chooses the experts."""
-    start_dependents(PDL)
-    e = tl.program_id(0) + tl.arange(0, 1)
-    row = tl.arange(0, 1)
-    w = _weights(weight_ptr, e, WIDTH, EXPERTS, COLUMNS)
-    wait_for_producers(PDL)
-    logit = _logits(x_ptr, row, 1, WIDTH, w, WIDTH)
-    # Of all numbers, only a NaN could have the bits of a word that is missing.
-    logit = tl.where(logit == logit, logit, float("nan"))
-    tl.store(left_ptr + row[:, None] + e[None, :], logit.to(tl.int32, bitcast=True))
-    if tl.program_id(0) == EXPERTS - 1:
-        every = tl.arange(0, SIZE)[None, :]
-        bias = _bias(bias_ptr, every, EXPERTS, BIASED)
-        logits = _left_logits(left_ptr + every, every < EXPERTS)
-        choose_row(
-            logits, bias, expert_scale_ptr, ids_ptr, weights_ptr,
-            row.to(tl.int64), row < 1, scale,
-            EXPERTS, TOP_K, PLACES, SOFTMAX, BIASED, SCALED,
-        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])

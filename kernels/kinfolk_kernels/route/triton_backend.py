@@ -1,8 +1,7 @@
 """``route`` on the GPU.
 
-For one row, one launch computes the products with the router's matrix and the choice. For more
-rows the choice is a second launch, and from 17 on the products run on tensor cores, in parts of the
-columns that the choice adds up.
+One launch computes the products with the router's matrix, and a second one the choice. From 17 rows
+on the products run on tensor cores, in parts of the columns that the choice adds up.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import triton
 
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.missing_words import missing_words
 from kinfolk_kernels.route.kernel import (
     choose_kernel,
     few_logits_kernel,
     logits_kernel,
-    route_kernel,
 )
 from kinfolk_kernels.route.op import RouteArguments
 from kinfolk_kernels.stored_kind import FLOATS
@@ -35,16 +32,13 @@ FEW_ROWS_AT_ONCE = 4
 MAX_FEW_ROWS_COLUMNS = 8192
 """Most columns, which such a program holds in registers."""
 
-MAX_ONE_WARP_COLUMNS = 4096
-"""The same for programs of one warp, which route one row."""
-
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
 
 
 def supports(arguments: RouteArguments) -> Verdict:
     weight, dtype = arguments.weight, arguments.dtype
-    reason = refuses_device(route_kernel, weight.device, dtype)
+    reason = refuses_device(few_logits_kernel, weight.device, dtype)
     if reason:
         return no(reason)
     if dtype not in FLOATS:
@@ -78,8 +72,6 @@ def route_launches(
 ) -> list[Launch]:
     """The launches that compute ids int64 and weights float32 [R, K] from x [R, W]."""
     (rows, width), weight = x.shape, arguments.weight
-    if rows == 1 and width <= MAX_ONE_WARP_COLUMNS:
-        return [route_row(arguments, x, ids, weights)]
     if rows <= MAX_FEW_ROWS and width <= MAX_FEW_ROWS_COLUMNS:
         logits = torch.empty(rows, weight.shape[0], device=x.device)
         product = logits_of_few(x, weight, logits)
@@ -167,30 +159,6 @@ def choose(
             "scale": float(arguments.scale),
         },
         {**_constants(arguments, experts), "PARTS": count},
-        warps=1,
-    )
-
-
-def route_row(
-    arguments: RouteArguments, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
-) -> Launch:
-    """The launch that computes ids int64 and weights float32 [1, K] from x [1, W]."""
-    width, experts = x.shape[1], arguments.weight.shape[0]
-    return Launch(
-        route_kernel,
-        (experts,),
-        {
-            "x_ptr": x,
-            "weight_ptr": arguments.weight,
-            **_pointers(arguments, weights, ids, weights),
-            "left_ptr": missing_words(x.device, experts),
-            "scale": float(arguments.scale),
-        },
-        {
-            **_constants(arguments, experts),
-            "WIDTH": width,
-            "COLUMNS": triton.next_power_of_2(width),
-        },
         warps=1,
     )
 
