@@ -371,7 +371,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   auto copy_x = [&](auto later) {
     constexpr bool LATER = decltype(later)::value;
     if (x_ahead.over()) return;
-    if (LATER && x_rounds++ >= 1) barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
+    if (x_rounds++ >= X_STAGES) barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
     const int unit = x_ahead.pair + column_warp;
     if (unit < x_ahead.end) x_source.template copy<LATER>(x_stages + x_filled.stage * X_UNIT, unit);
     if (LATER) barrier_arrive_after_copies(full + 8 * x_filled.stage);
@@ -384,9 +384,10 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   for (int i = 0; i < STAGES - 1; i++) copy_weights();
   __syncthreads();
   wait_for_producers();
-  // The first units of x must not wait for all these weights, as copies would.
+  // The first unit of x must not wait for all these weights, as copies would.
+  copy_x(Bool<false>{});
 #pragma unroll
-  for (int i = 0; i < X_STAGES - 1; i++) copy_x(Bool<false>{});
+  for (int i = 1; i < X_STAGES - 1; i++) copy_x(Bool<true>{});
 
   Ring<STAGES> read;
   Ring<X_STAGES> x_read;
