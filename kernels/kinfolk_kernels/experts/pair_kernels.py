@@ -5,8 +5,7 @@ matrices of its own. A lane's 16-byte load is one word of four rows of a matrix.
 are loaded before any is used: the row of x is read behind a barrier, which keeps the compiler from
 moving each load to its use. Neither the order of a sum nor the rounding depends on other rows of
 the step. Programs of different rows process the same part of the matrices at the same time, so an
-expert that several rows chose is read from memory once. Words of the shared expert, which all rows
-choose, are loaded once for several rows.
+expert that several rows chose is read from memory once.
 """
 
 # mypy: ignore-errors
@@ -152,14 +151,11 @@ def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 def _gate_up(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
-    x_ptr, d_ptr, d_step, row, last, first, inner_row,
+    x_row, d_row, d_step, first, inner_row,
     K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
-    ROWS: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """activation(gate x) * up x of NR groups of four channels, each in LANES lanes, for ROWS rows
-    of x from ``row`` on; those behind row ``last`` are that one again. The first one's results are
-    stored at ``inner_row``."""
+    """activation(gate x) * up x of NR groups of four channels of a pair, each in LANES lanes."""
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     lane = tl.arange(0, NR * LANES)[:, None]
     quad = first
@@ -167,11 +163,8 @@ def _gate_up(
         quad = first + lane // LANES
         lane = lane % LANES
     t = lane % SHARE
-    gate = (tl.zeros([NR * LANES, 4], tl.float32),)
-    up = (tl.zeros([NR * LANES, 4], tl.float32),)
-    for _ in tl.static_range(1, ROWS):
-        gate = gate + (tl.zeros([NR * LANES, 4], tl.float32),)
-        up = up + (tl.zeros([NR * LANES, 4], tl.float32),)
+    gate = tl.zeros([NR * LANES, 4], tl.float32)
+    up = tl.zeros([NR * LANES, 4], tl.float32)
     for start in tl.range(0, K // 64, LANES // SHARE):
         group = start + lane // SHARE
         there = group < K // 64
@@ -180,20 +173,14 @@ def _gate_up(
         up_words = matrix_words(up_q, up_high, up_scales, up_supers,
                                 quad, group, t, there, K, FORMAT, MASKED)  # fmt: skip
         tl.debug_barrier()
-        gates, ups = (), ()
-        for r in tl.static_range(ROWS):
-            own = tl.minimum(row + r, last)
-            x, top = row_words(x_ptr + own * (K // 4), group, t, there, FORMAT, MASKED)
-            numbers = (x, top, load(d_ptr + own + group * d_step, there, MASKED))
-            gates = gates + (gate[r] + dots(gate_words, numbers, group, FORMAT, ASM),)
-            ups = ups + (up[r] + dots(up_words, numbers, group, FORMAT, ASM),)
-        gate, up = gates, ups
+        x, top = row_words(x_row, group, t, there, FORMAT, MASKED)
+        row = (x, top, load(d_row + group * d_step, there, MASKED))
+        gate += dots(gate_words, row, group, FORMAT, ASM)
+        up += dots(up_words, row, group, FORMAT, ASM)
+    both = tl.reshape(tl.join(gate, up), [NR, LANES, 4, 2])
+    gate, up = tl.split(tl.sum(both, 1))
     channel = (first + tl.arange(0, NR)[:, None]) * 4 + tl.arange(0, 4)[None, :]
-    for r in tl.static_range(ROWS):
-        both = tl.reshape(tl.join(gate[r], up[r]), [NR, LANES, 4, 2])
-        gates, ups = tl.split(tl.sum(both, 1))
-        to = inner_row + (tl.minimum(row + r, last) - row) * F
-        tl.store(to + place_between(channel, F), activation(gates, ACTIVATION) * ups)
+    tl.store(inner_row + place_between(channel, F), activation(gate, ACTIVATION) * up)
 
 
 @triton.jit
@@ -220,31 +207,26 @@ def gate_up_kernel(
     pairs, near,
     d_step, numbers_row, record, q_step, high_step, scales_step, supers_step,
     K: tl.constexpr, F: tl.constexpr, SHARED_F: tl.constexpr, TOP_K: tl.constexpr,
-    FORMAT: tl.constexpr, SHARED: tl.constexpr, SHARED_ROWS: tl.constexpr,
+    FORMAT: tl.constexpr, SHARED: tl.constexpr,
     ACTIVATION: tl.constexpr, GATED: tl.constexpr, MASKED: tl.constexpr,
     FAR: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows / SHARED_ROWS + pairs, parts), or (pairs, parts) without a shared expert: inner
-    float32 [pairs, F] of the pairs and [rows, SHARED_F] of the shared expert, and open float32
-    [rows], its gate, computed by the part after its last channel.
+    """Grid (pairs + rows, parts): inner float32 [pairs, F] of the pairs and [rows, SHARED_F] of the
+    shared expert, and open float32 [rows], its gate, computed by the part after its last channel.
 
     ``bays`` describes what leads to far bays, and FAR, GAPS and PADDED. Nothing is stored for
     absent experts and padding rows.
     """
     pair = tl.program_id(0).to(tl.int64)
-    last = pairs // TOP_K - 1
-    if SHARED != NO_SHARED_EXPERT:
-        # The longest programs come first.
-        pair -= last // SHARED_ROWS + 1
     first = tl.program_id(1).to(tl.int64) * NR
     if PADDED:
         # A table of the step. The ids need not wait for it, then.
         real = early(rows_ptr)
     wait_for_producers(PDL)
     start_dependents(PDL)
-    if pair >= 0:
+    if pair < pairs:
         row = pair // TOP_K
         there = first < F // 4
         if GAPS:
@@ -272,23 +254,22 @@ def gate_up_kernel(
             _gate_up(
                 gate[0], gate[1], gate[2], gate[3],
                 up[0], up[1], up[2], up[3],
-                x_ptr, d_ptr, d_step, row, row, first, inner_ptr + pair * F,
-                K, F, FORMAT, ACTIVATION, 1, NR, LANES, MASKED, ASM,
+                x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
+                K, F, FORMAT, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
     elif SHARED != NO_SHARED_EXPERT:
-        row = tl.program_id(0).to(tl.int64) * SHARED_ROWS
+        row = pair - pairs
         if first < SHARED_F // 4:
             _gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-                x_ptr, d_ptr, d_step, row, last, first, shared_inner_ptr + row * SHARED_F,
-                K, SHARED_F, SHARED, ACTIVATION, SHARED_ROWS, NR, LANES, MASKED, ASM,
+                x_ptr + row * (K // 4), d_ptr + row, d_step, first,
+                shared_inner_ptr + row * SHARED_F,
+                K, SHARED_F, SHARED, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
         elif GATED and first == SHARED_F // 4:
-            for r in tl.static_range(SHARED_ROWS):
-                own = tl.minimum(row + r, last)
-                share = _openness(numbers_ptr + own * numbers_row, shared_gate_ptr, K, LANES)
-                tl.store(open_ptr + own, share)
+            share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
+            tl.store(open_ptr + row, share)
 
 
 @triton.jit(do_not_specialize=["near", "record"])

@@ -25,18 +25,13 @@ QUADS = 1
 """Groups of four channels of a pair that a program computes, if it divides their number."""
 
 CHANNEL_LANES, FEW_CHANNEL_LANES = 64, 32
-"""Most lanes that compute four channels of a pair: up to ``MAX_UNROUNDED_ROWS`` rows, and for
-more."""
-
-SHARED_ROWS = 2
-"""Rows for which a program computes channels of the shared expert, if there are more than
-``MAX_UNROUNDED_ROWS``."""
+"""Most lanes that compute four channels of a pair: up to ``FEW_ROWS`` rows, and for more."""
 
 DOWN_QUADS = 2
 """Groups of four numbers of the result that a program computes."""
 
 ALL_LANES, FEW_LANES = 256, 64
-"""Most lanes that sum a row's experts: up to ``MAX_UNROUNDED_ROWS`` rows, and for more."""
+"""Most lanes that sum a row's experts: up to ``FEW_ROWS`` rows, and for more."""
 
 MAX_UNROUNDED_ROWS = 2
 """Up to this many rows there are so few programs that neither registers limit them nor a rounding
@@ -47,8 +42,8 @@ launch for all of them pays."""
 class Inner:
     """Intermediate results between the two products, float32: ``pairs`` [R K, F] and ``shared``
     [R, F'] in the order of ``place_between``, and ``open`` [R], the gate of the shared expert. For
-    more than ``MAX_UNROUNDED_ROWS`` rows also the pairs' numbers rounded to int8: int32 ``words``,
-    and a ``scale`` for each lane.
+    more than ``FEW_ROWS`` rows also the pairs' numbers rounded to int8: int32 ``words``, and a
+    ``scale`` for each lane.
     """
 
     pairs: torch.Tensor
@@ -124,12 +119,11 @@ def gate_up_pairs(
     up = pointers("up", base(experts.up, far.up if far else None), as_bytes=False)
     needed = [_lanes(form, width)]
     at_once = gcd(QUADS, experts.channels // INTERLEAVE, experts.shared_channels // INTERLEAVE)
-    programs, parts, together = pairs, experts.channels // INTERLEAVE // at_once, 1
+    programs, parts = pairs, experts.channels // INTERLEAVE // at_once
     if shared is not None:
         shared_gate, shared_form = shared.shared_gate, format_of(shared.gate)
         needed.append(_lanes(shared_form, width))
-        together = SHARED_ROWS if choice.ids.shape[0] > MAX_UNROUNDED_ROWS else 1
-        programs += -(-choice.ids.shape[0] // together)
+        programs += choice.ids.shape[0]
         own = experts.shared_channels // INTERLEAVE // at_once
         parts = max(parts, own + (shared_gate is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_CHANNEL_LANES
@@ -164,7 +158,6 @@ def gate_up_pairs(
             "TOP_K": choice.top_k,
             "FORMAT": form,
             "SHARED": shared_form,
-            "SHARED_ROWS": together,
             "ACTIVATION": CODES[experts.activation],
             "GATED": shared_gate is not None,
             "MASKED": any(count % lanes for count in needed),
