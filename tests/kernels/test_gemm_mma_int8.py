@@ -13,6 +13,7 @@ import torch
 from cuda_on_cpu import run_on_cpu
 from shares import assert_covered_once
 
+from kinfolk_kernels import int8_rows
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
 from kinfolk_kernels.linear import triton_backend as backend
@@ -114,6 +115,10 @@ def test_the_table_selects_it_by_rows_and_format(monkeypatch, random_planes, num
     assert written(3)
     assert not written(2)
     assert not written(9)
+    monkeypatch.setattr(int8_rows, "unavailable", lambda device: "")
+    monkeypatch.setattr(int8_rows, "NARROW_WIDTH", 703)
+    assert written(17)
+    assert written(32)
 
 
 def launch_of(rows, *formats, columns=5120, out=4096):

@@ -6,7 +6,9 @@ import pytest
 import torch
 from int8_sums import assert_sums_are_those_of_the_rows
 
-from kinfolk_kernels.int8_rows import dequantize, quantize, sums_of
+from kinfolk_kernels import int8_rows, mma_rows
+from kinfolk_kernels.int8_rows import dequantize, quantize, sums_of, worth_int8
+from kinfolk_kernels.mma_rows import worth_mma
 
 
 @pytest.mark.parametrize(("count", "columns"), [(1, 64), (2, 704), (16, 5120), (32, 64), (33, 64)])
@@ -40,3 +42,24 @@ def test_words_that_meet_those_of_a_lane_stand_together():
     words = words.view(torch.int32).view(2, 16)
     assert rows.words[2, :8].tolist() == words[0, [0, 4, 8, 12, 1, 5, 9, 13]].tolist()
     assert rows.words[2, 16:20].tolist() == words[1, [0, 4, 8, 12]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("count", "columns", "on_sm_90", "elsewhere"),
+    [
+        (16, 64, "int8", "int8"),
+        (17, 4096, "mma", ""),
+        (17, 5120, "int8", ""),
+        (32, 5120, "int8", ""),
+    ]
+    + [(33, 5120, "mma", ""), (8, 5000, "", "")],
+)
+def test_rows_are_stored_as_what_multiplies_them(monkeypatch, count, columns, on_sm_90, elsewhere):
+    def stored():
+        x = torch.empty(count, columns, device="meta")
+        return "int8" * worth_int8(x) + "mma" * worth_mma(x)
+
+    assert stored() == elsewhere
+    for module in (int8_rows, mma_rows):
+        monkeypatch.setattr(module, "unavailable", lambda device: "")
+    assert stored() == on_sm_90
