@@ -51,8 +51,9 @@ def test_words_that_meet_those_of_a_lane_stand_together():
         (17, 4096, "mma", ""),
         (17, 5120, "int8", ""),
         (32, 5120, "int8", ""),
-    ]
-    + [(33, 5120, "mma", ""), (8, 5000, "", "")],
+        (33, 5120, "mma", ""),
+        (8, 5000, "", ""),
+    ],
 )
 def test_rows_are_stored_as_what_multiplies_them(monkeypatch, count, columns, on_sm_90, elsewhere):
     def stored():
