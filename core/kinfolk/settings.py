@@ -124,7 +124,8 @@ class Settings(BaseSettings):
     activations: Literal["int8", "f16"] = Field(
         "int8",
         description="activations in a product of up to 16 rows with a packed matrix, of up to 32 "
-        "with packed experts or on sm_90: int8 = fastest, f16 = more accurate",
+        "with packed experts and, on Hopper GPUs, wide matrices: int8 = fastest, f16 = more "
+        "accurate",
     )
     expert_budget: Annotated[float | str, BeforeValidator(budget_of_experts)] = Field(
         "auto",

@@ -21,8 +21,8 @@ MAX_SUMS_ROWS = 32
 """Most that ``gemm_mma_int8`` multiplies; these have sums beside them."""
 
 NARROW_WIDTH = 4096
-"""Of more than ``MAX_INT8_ROWS`` rows, those of up to so many numbers are faster as float16: short
-launches gain nothing from fewer bytes (``benchmarks/NOTES.md``)."""
+"""More than ``MAX_INT8_ROWS`` rows of up to so many numbers are float16: steps of a 35B, whose rows
+have 2048 and 4096, are slower with int8 (``benchmarks/NOTES.md``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ different columns, a tile has fewer parts to be summed, and x is copied more oft
 steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
 
 MANY_TILES: Mapping[int, Arrangement] = {3: (6, 2, 4), 4: (4, 2, 4)}
-"""For 17 to 32 rows, by tiles of eight: fewer warps of different columns copy less of x, and fewer
-warps have more registers and stages (``benchmarks/NOTES.md``)."""
+"""For 17 to 32 rows, by their number of tiles of eight, as measured in steps. Three warps of
+different columns leave little room for stages, and of four tiles none."""
 
 LONG_ROUNDS = 8
 
