@@ -238,7 +238,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     kernels = {name.split(": ")[-1] for name in found}
-    assert len(kernels) == 19
+    assert len(kernels) == 18
     # The same numbers come from near and from far bays, read as wide, so an expert's bits too.
     far = {name: use[4] for name, use in found.items() if "far, " in name}
     near = {name: found[name.replace("far, ", "")][4] for name in far}
