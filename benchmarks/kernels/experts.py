@@ -33,7 +33,7 @@ from kinfolk_kernels.experts.int8_group_launches import eights_for, int8_group_l
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.triton_backend import INT8_GROUPED_ROWS, PAIRED_ROWS
-from kinfolk_kernels.int8_rows import with_int8, worth_int8
+from kinfolk_kernels.int8_rows import with_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.packing import empty
@@ -48,6 +48,7 @@ from kinfolk_kernels.route.triton_backend import (
     logits_of_many,
     route_launches,
 )
+from kinfolk_kernels.row_forms import worth_int8
 
 CACHE = 400e6
 """Bytes that the steps of a graph read: several times the second-level cache."""

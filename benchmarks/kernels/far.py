@@ -43,11 +43,12 @@ from kinfolk_kernels.experts.triton_backend import PAIRED_ROWS, experts, support
 from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch
-from kinfolk_kernels.int8_rows import with_int8, worth_int8
+from kinfolk_kernels.int8_rows import with_int8
 from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.land.triton_backend import land
 from kinfolk_kernels.linear.prepare import int8_rows
 from kinfolk_kernels.planes import PlanesStack
+from kinfolk_kernels.row_forms import worth_int8
 
 TINY = Shape(6, 64, 64, "Q4_0", "Q8_0", "softmax", "silu", top_k=2)
 RECORD_BYTES = 256

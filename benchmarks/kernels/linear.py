@@ -35,12 +35,7 @@ from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels import launch
 from kinfolk_kernels.cuda_source import CudaLaunch
-from kinfolk_kernels.int8_rows import (
-    MAX_INT8_ROWS,
-    MAX_SUMS_ROWS,
-    dequantize,
-    most_int8_rows,
-)
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, MAX_SUMS_ROWS, dequantize
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, PAIR_COLUMNS, F16Tile, gemm_f16
 from kinfolk_kernels.linear.gemm_f16 import tile_for as f16_tile_for
@@ -65,6 +60,7 @@ from kinfolk_kernels.linear.prepare import f16_rows, int8_rows, mma_rows
 from kinfolk_kernels.linear.triton_backend import MAX_DOT_ROWS, ROWS_BY_COPIES
 from kinfolk_kernels.mma_rows import MmaRows
 from kinfolk_kernels.planes import Planes
+from kinfolk_kernels.row_forms import most_int8_rows
 
 CACHE = 250e6
 """Bytes of the copies that a launch alternates over: several times the second-level cache."""

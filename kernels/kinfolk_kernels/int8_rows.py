@@ -8,8 +8,6 @@ from math import prod
 import torch
 from torch.nn.functional import pad
 
-from kinfolk_kernels.cuda_source import unavailable
-
 GROUP_NUMBERS = 64
 SUMS_GROUPS = 4
 """Groups whose sums stand side by side."""
@@ -19,10 +17,6 @@ MAX_INT8_ROWS = 16
 
 MAX_SUMS_ROWS = 32
 """Most that ``gemm_mma_int8`` multiplies; these have sums beside them."""
-
-NARROW_WIDTH = 4096
-"""More than ``MAX_INT8_ROWS`` rows of up to so many numbers are float16: steps of a 35B, whose rows
-have 2048 and 4096, are slower with int8 (``benchmarks/NOTES.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +100,6 @@ def sums_of(rows: Int8Rows) -> torch.Tensor:
     parts = rows.sums.view(torch.bfloat16).unflatten(3, (2, 2)).float().sum(3)
     sums: torch.Tensor = parts[:, : len(rows.words)].transpose(0, 1).flatten(1)
     return sums[:, : 2 * rows.scale.shape[0]]
-
-
-def most_int8_rows(width: int, device: torch.device) -> int:
-    """Most rows of ``width`` numbers that products may read as int8."""
-    return MAX_INT8_ROWS if width <= NARROW_WIDTH or unavailable(device) else MAX_SUMS_ROWS
-
-
-def worth_int8(x: torch.Tensor) -> bool:
-    """Whether a kernel that computes ``x`` should also store it as int8 rows."""
-    if x.dim() != 2 or x.shape[1] % GROUP_NUMBERS:
-        return False
-    return x.shape[0] <= most_int8_rows(x.shape[1], x.device)
 
 
 def with_int8(values: torch.Tensor, rows: Int8Rows | None) -> torch.Tensor:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.cuda_source import unavailable
-from kinfolk_kernels.int8_rows import most_int8_rows
+from kinfolk_kernels.row_forms import most_int8_rows
 
 WARP_ROW_TILES = (1, 2, 3, 4)
 """Numbers of tiles of eight rows that ``gemm_mma`` is compiled for, by warps alone."""

@@ -13,7 +13,7 @@ from kinfolk_kernels import launch
 from kinfolk_kernels.cuda_source import LEAST_MULTIPROCESSORS
 from kinfolk_kernels.embedding.op import EmbeddingArguments
 from kinfolk_kernels.embedding.triton_backend import embedding
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, most_int8_rows, quantize
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, quantize
 from kinfolk_kernels.int8_rows import dequantize as numbers_of
 from kinfolk_kernels.linear import segments
 from kinfolk_kernels.linear import triton_backend as kernels
@@ -30,6 +30,7 @@ from kinfolk_kernels.linear.gemv import gemv, warps_for
 from kinfolk_kernels.linear.prepare import f16_rows, mma_rows
 from kinfolk_kernels.packing import pack
 from kinfolk_kernels.planes import LAYOUTS, unpack
+from kinfolk_kernels.row_forms import most_int8_rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

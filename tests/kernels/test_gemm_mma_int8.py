@@ -13,7 +13,7 @@ import torch
 from cuda_on_cpu import run_on_cpu
 from shares import assert_covered_once
 
-from kinfolk_kernels import int8_rows
+from kinfolk_kernels import row_forms
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows, dequantize, quantize, with_int8
 from kinfolk_kernels.linear import triton_backend as backend
@@ -115,8 +115,8 @@ def test_the_table_selects_it_by_rows_and_format(monkeypatch, random_planes, num
     assert written(3)
     assert not written(2)
     assert not written(9)
-    monkeypatch.setattr(int8_rows, "unavailable", lambda device: "")
-    monkeypatch.setattr(int8_rows, "NARROW_WIDTH", 703)
+    monkeypatch.setattr(row_forms, "unavailable", lambda device: "")
+    monkeypatch.setattr(row_forms, "NARROW_WIDTH", 703)
     assert written(17)
     assert written(32)
 

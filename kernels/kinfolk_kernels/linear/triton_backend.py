@@ -18,7 +18,7 @@ import triton
 
 from kinfolk_kernels.cuda_source import CudaLaunch, unavailable
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, made_int8, most_int8_rows
+from kinfolk_kernels.int8_rows import MAX_INT8_ROWS, Int8Rows, made_int8
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import MAX_F16_ROWS, gemm_f16
 from kinfolk_kernels.linear.gemm_int8 import gemm_int8
@@ -33,6 +33,7 @@ from kinfolk_kernels.linear.segments import MAX_MATRICES, by_size
 from kinfolk_kernels.linear.torch_backend import product as vendor_product
 from kinfolk_kernels.mma_rows import MAX_MMA_ROWS, MAX_PART_ROWS, made_mma
 from kinfolk_kernels.planes import Planes
+from kinfolk_kernels.row_forms import most_int8_rows
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 

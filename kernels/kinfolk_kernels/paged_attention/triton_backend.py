@@ -8,12 +8,13 @@ import torch
 
 from kinfolk_kernels.codecs import Stored, dim_of
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, most_int8_rows
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS
 from kinfolk_kernels.paged_attention.decode import decode_kernel
 from kinfolk_kernels.paged_attention.epilogue import Epilogue, Mixed
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.op import GatedAttentionArguments
 from kinfolk_kernels.paged_attention.tiles import device_of
+from kinfolk_kernels.row_forms import most_int8_rows
 from kinfolk_kernels.rows import Rows, Table
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no

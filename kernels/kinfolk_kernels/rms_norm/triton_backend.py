@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kinfolk_kernels.device import refuses_device
-from kinfolk_kernels.int8_rows import GROUP_NUMBERS, worth_int8
+from kinfolk_kernels.int8_rows import GROUP_NUMBERS
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.mma_rows import worth_mma
 from kinfolk_kernels.rms_norm.branch import Branch
@@ -23,6 +23,7 @@ from kinfolk_kernels.rms_norm.op import (
     GatedRMSNormArguments,
     RMSNormArguments,
 )
+from kinfolk_kernels.row_forms import worth_int8
 from kinfolk_kernels.row_outputs import ROW_TILE_NUMBERS, WIDE_ROWS, RowOutputs
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
