@@ -13,7 +13,7 @@ SUMS_GROUPS = 4
 """Groups whose sums stand side by side."""
 
 MAX_INT8_ROWS = 16
-"""Most int8 rows that kernels in Triton multiply."""
+"""Most int8 rows that the kernels of ``linear`` in Triton multiply."""
 
 MAX_SUMS_ROWS = 32
 """Most that ``gemm_mma_int8`` multiplies; these have sums beside them."""

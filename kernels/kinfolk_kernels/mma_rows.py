@@ -12,9 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.cuda_source import unavailable
-from kinfolk_kernels.row_forms import most_int8_rows
-
 WARP_ROW_TILES = (1, 2, 3, 4)
 """Numbers of tiles of eight rows that ``gemm_mma`` is compiled for, by warps alone."""
 
@@ -29,11 +26,6 @@ MAX_MMA_ROWS = 4 * MAX_PART_ROWS
 
 PAIR_NUMBERS = 128
 """Numbers of a pair of groups of columns."""
-
-MANY_ROWS = 64
-WIDTH_OF_MANY = 4096
-"""More than ``MANY_ROWS`` rows that are narrower are read mostly by matrices that are dequantised,
-see ``LEAST_WEIGHTS`` of ``linear``."""
 
 MOST_WARP_TILES = tl.constexpr(WARP_ROW_TILES[-1])
 """Most tiles of rows that are in the order for warps alone."""
@@ -79,20 +71,6 @@ class MmaRows:
         shape = (parts, -(-width // PAIR_NUMBERS), 4, tiles, 256)
         numbers = torch.empty(shape, dtype=torch.float16, device=device)
         return MmaRows(numbers, torch.empty(rows, device=device))
-
-
-def worth_mma(x: torch.Tensor) -> bool:
-    """Whether a kernel that computes ``x`` should also store it as rows for ``gemm_mma``: matrices
-    that read as many rows of ``x`` are likely to be multiplied by it. Never where ``worth_int8``
-    holds."""
-    if x.dim() != 2:
-        return False
-    rows, width = x.shape
-    if not most_int8_rows(width, x.device) < rows <= MAX_MMA_ROWS:
-        return False
-    if width % PAIR_NUMBERS or (rows > MANY_ROWS and width < WIDTH_OF_MANY):
-        return False
-    return not unavailable(x.device)
 
 
 def with_mma(values: torch.Tensor, rows: MmaRows | None) -> torch.Tensor:

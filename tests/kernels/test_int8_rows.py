@@ -6,10 +6,9 @@ import pytest
 import torch
 from int8_sums import assert_sums_are_those_of_the_rows
 
-from kinfolk_kernels import mma_rows, row_forms
+from kinfolk_kernels import row_forms
 from kinfolk_kernels.int8_rows import dequantize, quantize, sums_of
-from kinfolk_kernels.mma_rows import worth_mma
-from kinfolk_kernels.row_forms import worth_int8
+from kinfolk_kernels.row_forms import worth_int8, worth_mma
 
 
 @pytest.mark.parametrize(("count", "columns"), [(1, 64), (2, 704), (16, 5120), (32, 64), (33, 64)])
@@ -62,6 +61,5 @@ def test_rows_are_stored_as_what_multiplies_them(monkeypatch, count, columns, on
         return "int8" * worth_int8(x) + "mma" * worth_mma(x)
 
     assert stored() == elsewhere
-    for module in (row_forms, mma_rows):
-        monkeypatch.setattr(module, "unavailable", lambda device: "")
+    monkeypatch.setattr(row_forms, "unavailable", lambda device: "")
     assert stored() == on_sm_90

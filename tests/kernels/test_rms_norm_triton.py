@@ -7,7 +7,7 @@ import torch
 from int8_sums import assert_sums_are_those_of_the_rows
 from mma_rows_read import assert_rounded_once
 
-from kinfolk_kernels import mma_rows
+from kinfolk_kernels import row_forms
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, MAX_INT8_ROWS, dequantize, made_int8, quantize
 from kinfolk_kernels.mma_rows import made_mma
 from kinfolk_kernels.rms_norm import op as reference
@@ -343,7 +343,7 @@ def test_more_rows_get_rows_for_tensor_cores_beside_them(numbers, monkeypatch, s
     """Where their matrix products are compiled, which is not here."""
     x = numbers(*shape)
     assert made_mma(rms_norm(x, None)) is None
-    monkeypatch.setattr(mma_rows, "unavailable", lambda device: "")
+    monkeypatch.setattr(row_forms, "unavailable", lambda device: "")
     found = rms_norm(x, None)
     made = made_mma(found)
     assert (made is not None) == beside

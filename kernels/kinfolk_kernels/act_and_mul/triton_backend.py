@@ -14,8 +14,8 @@ from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma, worth_mma
-from kinfolk_kernels.row_forms import worth_int8
+from kinfolk_kernels.mma_rows import largest, power_of_two, store_mma
+from kinfolk_kernels.row_forms import worth_int8, worth_mma
 from kinfolk_kernels.row_outputs import (
     ROW_TILE_NUMBERS,
     WIDE_ROWS,

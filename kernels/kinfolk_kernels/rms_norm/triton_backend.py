@@ -15,7 +15,6 @@ import torch
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.mma_rows import worth_mma
 from kinfolk_kernels.rms_norm.branch import Branch
 from kinfolk_kernels.rms_norm.kernels import gated_norm_kernel, gated_row_kernel, norm_kernel
 from kinfolk_kernels.rms_norm.op import (
@@ -23,7 +22,7 @@ from kinfolk_kernels.rms_norm.op import (
     GatedRMSNormArguments,
     RMSNormArguments,
 )
-from kinfolk_kernels.row_forms import worth_int8
+from kinfolk_kernels.row_forms import worth_int8, worth_mma
 from kinfolk_kernels.row_outputs import ROW_TILE_NUMBERS, WIDE_ROWS, RowOutputs
 from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
