@@ -250,31 +250,33 @@ class _Config(ctypes.Structure):
 
 
 @cache
-def _driver() -> ctypes.CDLL:
+def driver() -> ctypes.CDLL:
+    """The library of the CUDA driver."""
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _driver_ok(status: int, doing: str) -> None:
+def driver_ok(status: int, doing: str) -> None:
+    """Raises ``RuntimeError`` with the driver's words if a call has failed."""
     if status:
         text = ctypes.c_char_p()
-        _driver().cuGetErrorString(status, ctypes.byref(text))
+        driver().cuGetErrorString(status, ctypes.byref(text))
         reason = text.value.decode() if text.value else f"error {status}"
         raise RuntimeError(f"the CUDA driver failed {doing}: {reason}")
 
 
 def _load(key: _Key, code: bytes) -> ctypes.c_void_p:
     source, shared, device = key
-    driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # creates the device's context
-        _driver_ok(driver.cuModuleLoadData(ctypes.byref(module), code), f"to load {source.kernel}")
+        driver_ok(driver().cuModuleLoadData(ctypes.byref(module), code), f"to load {source.kernel}")
         name = source.kernel.encode()
-        _driver_ok(
-            driver.cuModuleGetFunction(ctypes.byref(function), module, name),
+        driver_ok(
+            driver().cuModuleGetFunction(ctypes.byref(function), module, name),
             f"to find {source.kernel}",
         )
-        _driver_ok(
-            driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared),
+        driver_ok(
+            driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared),
             f"to give {source.kernel} {shared} bytes of shared memory",
         )
     return _LOADED.setdefault(key, function)
@@ -291,8 +293,8 @@ def _launch(launch: CudaLaunch, function: ctypes.c_void_p) -> None:
         ctypes.pointer(early),
         int(launches.begins_early(launch.device)),
     )
-    _driver_ok(
-        _driver().cuLaunchKernelEx(
+    driver_ok(
+        driver().cuLaunchKernelEx(
             ctypes.byref(config), function, (ctypes.c_void_p * len(places))(*places), None
         ),
         f"to launch {launch.source.kernel}",

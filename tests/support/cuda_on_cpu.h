@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <type_traits>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #define __global__
 #define __shared__
 #define __forceinline__ inline
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 using std::max;
@@ -67,10 +69,34 @@ static uint32_t chance = 1;
 
 static uint32_t draw() { return chance = chance * 1664525u + 1013904223u, chance >> 8; }
 static Barrier &barrier_at(uint32_t at) { return *(Barrier *)(memory + at); }
-static void arrive_at(uint32_t at) {
+static std::map<uint32_t, long> expected;  // bytes that a barrier waits for, too
+static void complete_at(uint32_t at) {
   Barrier &b = barrier_at(at);
+  if (b.missing == 0 && expected[at] == 0) b.missing = b.count, b.turn ^= 1;
+}
+static void arrive_at(uint32_t at) {
   idle = 0;
-  if (--b.missing == 0) b.missing = b.count, b.turn ^= 1;
+  barrier_at(at).missing--;
+  complete_at(at);
+}
+// Copies of many bytes, which no thread does.
+struct Bulk {
+  uint32_t barrier;
+  std::vector<std::pair<uint32_t, const char *>> pieces;  // of 16 bytes; from nowhere: zeros
+};
+static std::vector<Bulk> bulks;
+static void do_bulk() {
+  if (bulks.empty()) return;
+  std::swap(bulks[draw() % bulks.size()], bulks.back());
+  Bulk bulk = bulks.back();
+  bulks.pop_back();
+  for (auto &piece : bulk.pieces) {
+    if (piece.second) memcpy(memory + piece.first, piece.second, 16);
+    else memset(memory + piece.first, 0, 16);
+  }
+  idle = 0;
+  expected[bulk.barrier] -= 16 * (long)bulk.pieces.size();
+  complete_at(bulk.barrier);
 }
 static void do_copy(Thread &t) {
   Pending p = t.copies.front();
@@ -84,6 +110,7 @@ static void do_copy(Thread &t) {
 static void yield() {
   Thread &t = threads[current];
   if (!t.copies.empty() && draw() % 64 == 0) do_copy(t);
+  if (draw() % 512 == 0) do_bulk();
   swapcontext(&t.context, &scheduler);
 }
 static void copies_may_end() {
@@ -255,11 +282,40 @@ static bool __any_sync(unsigned, bool v) {
   return vote.any;
 }
 static bool __all_sync(unsigned lanes, bool v) { return !__any_sync(lanes, !v); }
-// Bulk copies are as late as other threads' turns make them: they are done at once, and arrive.
-DEVICE void barrier_expect(u32, u32) {}
+DEVICE void barriers_are_set() {}
+DEVICE void barrier_expect(u32 at, u32 bytes) { expected[at] += bytes, arrive_at(at); }
 DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
-  memcpy(memory + to, from, bytes);
-  arrive_at(barrier);
+  Bulk bulk{barrier};
+  for (u32 i = 0; i < bytes; i += 16) bulk.pieces.push_back({to + i, (const char *)from + i});
+  bulks.push_back(bulk);
+}
+
+// As tensor_map.Description describes it.
+struct __align__(64) TensorMap {
+  uint64_t address, sizes[3], strides[3];
+  uint32_t box[3], dimensions, swizzled, unused[12];
+};
+static void copy_box(u32 to, const TensorMap &from, const int *at, u32 barrier) {
+  const u32 rows = from.dimensions > 1 ? from.box[1] : 1, blocks = from.dimensions > 2 ? from.box[2] : 1;
+  Bulk bulk{barrier};
+  u32 place = to;
+  for (u32 block = 0; block < blocks; block++)
+    for (u32 row = 0; row < rows; row++)
+      for (u32 word = 0; word < from.box[0]; word += 4, place += 16) {
+        const uint64_t i = at[0] + word, j = at[1] + row, k = from.dimensions > 2 ? at[2] + block : 0;
+        const bool is = i < from.sizes[0] && j < from.sizes[1] && (from.dimensions < 3 || k < from.sizes[2]);
+        const char *source = (const char *)from.address + 4 * i + from.strides[0] * j + from.strides[1] * k;
+        bulk.pieces.push_back({from.swizzled ? place ^ (place >> 7 & 7) << 4 : place, is ? source : nullptr});
+      }
+  bulks.push_back(bulk);
+}
+DEVICE void copy_rows(u32 to, const TensorMap &from, int column, int row, u32 barrier, uint64_t) {
+  const int at[3] = {column, row};
+  copy_box(to, from, at, barrier);
+}
+DEVICE void copy_blocks(u32 to, const TensorMap &from, int row, int block, u32 barrier, uint64_t) {
+  const int at[3] = {0, row, block};
+  copy_box(to, from, at, barrier);
 }
 
 // -- programs -------------------------------------------------------------------------------------------
@@ -282,7 +338,7 @@ static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
     threads = std::vector<Thread>(count);
     warps.assign(count / 32, Collective());
     for (Collective &c : named) c = Collective();
-    whole = Collective(), blockIdx.x = program, idle = 0;
+    whole = Collective(), blockIdx.x = program, idle = 0, bulks.clear(), expected.clear();
     for (int i = 0; i < count; i++) {
       ucontext_t &c = threads[i].context;
       getcontext(&c);

@@ -19,6 +19,7 @@
 // (shared memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
 
 constexpr int UNIT = 128;  // columns
+#define TENSOR_MAPS 0
 #include "gemm_parts.cu"
 
 constexpr int X_PAIR = ROW_TILES * 2048; // bytes of x of a pair
@@ -217,6 +218,7 @@ DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f
 }
 
 // See unpack.
+DEVICE int row_group(int lane) { return lane >> 2; }
 template <int FORMAT> DEVICE float y_factor(const Work &work, int row) {
   return __ldcg(work.factor + row) * (FORMAT == Q4_K ? 32 : 1);
 }

@@ -63,7 +63,10 @@ class MmaTile:
         return self.row_warps * self.column_warps
 
 
-class _Matrix(ctypes.Structure):
+class Addresses(ctypes.Structure):
+    """A matrix for a kernel that reads its planes by their addresses, and ``end``, the end of its
+    programs."""
+
     _fields_ = (
         ("q", ctypes.c_void_p),
         ("high", ctypes.c_void_p),
@@ -73,6 +76,11 @@ class _Matrix(ctypes.Structure):
         ("rows", ctypes.c_int),
         ("end", ctypes.c_int),
     )
+
+    @classmethod
+    def of(cls, planes: Planes, out: torch.Tensor, end: int) -> Addresses:
+        parts = (planes.q, planes.high, planes.scales, planes.supers, out)
+        return cls(*map(_address, parts), planes.rows, end)
 
 
 class _Work(ctypes.Structure):
@@ -132,26 +140,27 @@ def launch_of(
     constant: int,
     sums: int = 1,
     parts: int = 1,
+    described: Described | None = None,
 ) -> CudaLaunch:
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
     ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
     ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has;
     ``constant``: a number that its compiler is not to know, or it would set a register to it again
-    and again.
+    and again; ``described``: how the kernel finds a matrix.
     """
     rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
-    described, formats, end = [], [], 0
+    described = described or Addresses
+    places, formats, end = [], [], 0
     for i in order:
         planes = matrices[i]
         end += -(-tiles_of(planes, tile.row_warps) * tile.span // tile.share)
         formats.append(LAYOUTS[planes.format].number)
-        planes_at = (planes.q, planes.high, planes.scales, planes.supers)
-        described.append(_Matrix(*map(_address, (*planes_at, outs[i])), planes.rows, end))
+        places.append(described.of(planes, outs[i], end))
     unused = MAX_MATRICES - len(order)
     formats += [NOTHING] * unused
-    described += [_Matrix(end=end) for _ in range(unused)]
+    places += [described(end=end) for _ in range(unused)]
     programs = parts * end
     left = programs * sums * ROWS_OF_WARP * tile.row_warps * 8 * row_tiles
     if defines.get("WARPGROUPS"):
@@ -175,7 +184,7 @@ def launch_of(
         programs,
         32 * tile.warps,
         shared,
-        (*described, work),
+        (*places, work),
         device,
         (*matrices, *outs, *x, part, done),
     )

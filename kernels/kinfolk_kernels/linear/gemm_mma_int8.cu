@@ -11,14 +11,14 @@
 // sums of x.
 //
 // Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, X_STAGES, WEIGHT_BYTES (shared memory
-// for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
+// for the weights of a warp), MOST_STAGES (of them), COLUMNS, Y_TYPE, F0 to F3.
 
 constexpr int UNIT = 256;  // columns
+#define TENSOR_MAPS 1
 #include "gemm_parts.cu"
 
 constexpr int UNITS = (COLUMNS + UNIT - 1) / UNIT, GROUPS = COLUMNS / 64;
 constexpr int PARTS = 1;    // of sums that a program leaves
-constexpr int HEADER = 256; // bytes of shared memory in which barriers stand
 // Whether a matrix has minima. Its blocks are units, so no unit is cut off.
 constexpr bool HAS_LEAST = Layout<F0>::LEAST || Layout<F1>::LEAST || Layout<F2>::LEAST || Layout<F3>::LEAST;
 static_assert(!HAS_LEAST || COLUMNS % UNIT == 0);
@@ -26,9 +26,14 @@ static_assert(!HAS_LEAST || COLUMNS % UNIT == 0);
 // then a scale for each group and row, then sums for each row and group.
 constexpr int X_WORDS = 4 * ROW_TILES * 512, X_SUMS = X_WORDS + 4 * X_ROWS * 4;
 constexpr int X_UNIT = X_SUMS + (HAS_LEAST ? 4 * X_ROWS * 8 : 0);
-static_assert(COLUMN_WARPS * X_STAGES * 16 <= HEADER);
+// Bytes of shared memory in which barriers stand: two of each stage of x, one of each stage of weights.
+constexpr int X_BARRIERS = COLUMN_WARPS * X_STAGES * 16;
+constexpr int HEADER = (X_BARRIERS + WARPS * MOST_STAGES * 8 + 127) / 128 * 128;
 
 template <int FORMAT> DEVICE float y_factor(const Work &, int) { return 1; }
+// Lanes that read at the same time have groups g and g ^ 6: the eight 16 bytes that they read of two groups are
+// distinct modulo 128 bytes, see Weights.
+DEVICE int row_group(int lane) { return lane >> 3 ^ (lane & 4 ? 6 : 0); }
 
 // -- x --------------------------------------------------------------------------------------------------
 
@@ -51,95 +56,56 @@ struct XSource {
       step[i] = 16 * (n < SCALES ? SCALES : CHUNKS - SCALES);
     }
   }
-  // LATER: without waiting, to be waited for by barrier_arrive_after_copies.
-  template <bool LATER> ALWAYS void copy(u32 stage, int unit) const {
+  ALWAYS void copy(u32 stage, int unit) const {
     if (COLUMNS % UNIT == 0 || unit * UNIT + chunk * 16 < COLUMNS) {
 #pragma unroll
       for (int first = 0; first < X_ROWS; first += STEP) {
         const int n = first + row;
         if (X_ROWS % STEP && n >= X_ROWS) continue;
         const u32 to = stage + (chunk / 4 * ROW_TILES + n / 8) * 512 + n % 8 * 64 + chunk % 4 * 16;
-        copy_one<LATER>(to, words + (u32)(min(n, last) * COLUMNS + unit * UNIT));
+        copy16(to, words + (u32)(min(n, last) * COLUMNS + unit * UNIT));
       }
     }
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
       const int n = thread + i * THREADS;
       const bool there = COLUMNS % UNIT == 0 || unit * 4 + n / (2 * ROW_TILES) < GROUPS;
-      if (n < CHUNKS && there) copy_one<LATER>(stage + X_WORDS + n * 16, beside[i] + unit * step[i]);
+      if (n < CHUNKS && there) copy16(stage + X_WORDS + n * 16, beside[i] + unit * step[i]);
     }
-  }
-  template <bool LATER> static ALWAYS void copy_one(u32 to, const char *from) {
-    if (LATER) copy16(to, from);
-    else store16(to, __ldcg((const uint4 *)from));
   }
 };
 
 // -- formats --------------------------------------------------------------------------------------------
 
-// A stage of a warp's weights: 32 chunks of each of eight groups of four rows. A chunk is a word of four rows, 16
-// bytes, and a unit has 32, or 64 of 8-bit codes, which take two stages.
+// A stage of a warp's weights, of each plane: 16 bytes are a word of four rows, and a warp has eight groups of four
+// rows. A unit has 32 words of q, or 64 of 8-bit codes, which take two stages. Tensor maps (gemm_mma_int8.py) say
+// how they are stored: q and high in blocks of 128 bytes of each group, whose 16 bytes i stand at i ^ group; scales
+// and supers group after group.
 template <int FORMAT> struct Stage : Layout<FORMAT> {
   using L = Layout<FORMAT>;
   static constexpr int OF_UNIT = FORMAT == Q8_0 ? 2 : 1, OF_GROUPS = 4 / OF_UNIT;
-  static constexpr int HIGH_CHUNKS = L::TWO_BITS ? 16 : L::ONE_BIT ? 8 : 0;
-  static constexpr int HIGH_AT = 8 * 512, SCALES_AT = HIGH_AT + 8 * HIGH_CHUNKS * 16;
-  static constexpr int SUPERS_AT = SCALES_AT + 8 * OF_GROUPS * 16, BYTES = SUPERS_AT + (L::SMALL ? 0 : 8 * 16);
-  // Chunk i of odd groups of rows stands at i ^ TURN, so that lanes read from different banks.
-  static constexpr int TURN = FORMAT == Q8_0 ? 4 : 2, HIGH_TURN = L::TWO_BITS ? 2 : 4;
+  static constexpr int Q = 8 * 512, Q_BLOCKS = 4, HIGH_BLOCKS = L::TWO_BITS ? 2 : L::ONE_BIT ? 1 : 0, HIGH = HIGH_BLOCKS * 1024;
+  static constexpr int SCALES = 8 * OF_GROUPS * 16, SUPERS = L::SMALL ? 0 : 8 * 16;
+  static constexpr int BYTES = Q + HIGH + SCALES + SUPERS;
 };
 
-// What the lanes of a warp copy, stage by stage.
-template <int FORMAT> struct StageSource {
+// Where the stages of a warp are in shared memory. The planes of all warps follow one another, as blocks must begin at
+// multiples of 1024 bytes.
+template <int FORMAT, int STAGES> struct Stages {
   using S = Stage<FORMAT>;
-  static constexpr u32 CHUNKS = GROUPS * (FORMAT == Q8_0 ? 16 : 8), Q_ROW = CHUNKS * 16;
-  static constexpr u32 HIGH_ROW = S::TWO_BITS ? (u32)COLUMNS : (u32)UNITS * 8 * 16;
-  const char *q, *high, *scales, *supers;  // of the lane, at the first stage
-  u64 policy;
-  int there;                               // groups of four rows from the first on
+  u32 q, high, scales;
 
-  ALWAYS void begin(const Matrix &m, int first, int groups, int lane) {
-    there = groups - first;
-    u64 group = first;
-    q = m.q + group * Q_ROW + lane * 16;
-    if (S::HIGH) high = m.high + (group + lane / S::HIGH_CHUNKS) * HIGH_ROW + lane % S::HIGH_CHUNKS * 16;
-    scales = (S::SMALL ? m.supers : m.scales) + ((group + lane / S::OF_GROUPS % 8) * GROUPS + lane % S::OF_GROUPS) * 16;
-    if (!S::SMALL) supers = m.supers + (group + lane % 8) * (GROUPS / 4) * 16;
-  }
-
-  ALWAYS void copy(u32 stage, int n, int lane) const {
-    if (there >= 8 && (COLUMNS % UNIT == 0 || (n + 1) * 32 <= CHUNKS)) copy_as<true>(stage, n, lane);
-    else copy_as<false>(stage, n, lane);
-  }
-
-  template <bool ALL> ALWAYS void copy_as(u32 stage, int n, int lane) const {
-    const char *from = q + n * 512;
-    const u32 even = own_address(stage + lane * 16), odd = own_address(stage + (lane ^ S::TURN) * 16);
-    copy_rows<ALL, 0>(even, odd, from, n * 32 + lane < CHUNKS);
-    if constexpr (S::HIGH) {
-      constexpr int EACH = 32 / S::HIGH_CHUNKS;  // groups of rows at a time
-      const u32 turn = EACH == 4 ? lane / 8 % 2 * S::HIGH_TURN : lane / 16 * S::HIGH_TURN;
-      copy_high<ALL, 0, EACH>(own_address(stage + S::HIGH_AT + (lane ^ turn) * 16), high + n * (S::HIGH_CHUNKS * 16), lane / S::HIGH_CHUNKS);
-    }
-    const bool row = lane / S::OF_GROUPS % 8 < there, column = n * S::OF_GROUPS + lane % S::OF_GROUPS < GROUPS;
-    if (S::OF_GROUPS == 4 || lane < 8 * S::OF_GROUPS)
-      copy_one<ALL, 0>(even + S::SCALES_AT, scales + n * (S::OF_GROUPS * 16), row && column, scales);
-    if (!S::SMALL && lane < 8) copy_one<ALL, 0>(even + S::SUPERS_AT, supers + n * 16, lane < there, supers);
-  }
-
-  template <bool ALL, int I> ALWAYS void copy_rows(u32 even, u32 odd, const char *from, bool column) const {
-    copy_one<ALL, (int)(I * Q_ROW)>((I % 2 ? odd : even) + I * 512, from, I < there && column, q);
-    if constexpr (I < 7) copy_rows<ALL, I + 1>(even, odd, from, column);
-  }
-  template <bool ALL, int I, int EACH> ALWAYS void copy_high(u32 to, const char *from, int row) const {
-    copy_one<ALL, (int)(I * EACH * HIGH_ROW)>(to + I * 512, from, I * EACH + row < there, high);
-    if constexpr ((I + 1) * EACH < 8) copy_high<ALL, I + 1, EACH>(to, from, row);
-  }
-
-  // other: any address of the plane, if there is nothing to copy and the stage gets zeros.
-  template <bool ALL, int OFFSET> ALWAYS void copy_one(u32 to, const char *from, bool is, const char *other) const {
-    if (ALL) copy16_from<OFFSET>(to, from, policy);
-    else copy16_or_zero(to, is ? from + OFFSET : other, is, policy);
+  ALWAYS Stages(u32 base, int warp)
+      : q(base + warp * STAGES * S::Q), high(base + WARPS * STAGES * S::Q + warp * STAGES * S::HIGH),
+        scales(base + WARPS * STAGES * (S::Q + S::HIGH) + warp * STAGES * (S::SCALES + S::SUPERS)) {}
+  // One thread copies stage n of the rows from group ``row`` on; ``barrier`` is reached when it is there.
+  ALWAYS void copy(int stage, const Matrix &m, int row, int n, u32 barrier, u64 policy) const {
+    const u32 to = scales + stage * (S::SCALES + S::SUPERS);
+    barrier_expect(barrier, S::BYTES);
+    copy_blocks(q + stage * S::Q, m.q, row, n * S::Q_BLOCKS, barrier, policy);
+    if (S::HIGH) copy_blocks(high + stage * S::HIGH, m.high, row, n * S::HIGH_BLOCKS, barrier, policy);
+    copy_rows(to, S::SMALL ? m.supers : m.scales, n * S::OF_GROUPS * 4, row, barrier, policy);
+    if (!S::SMALL) copy_rows(to + S::SCALES, m.supers, n * 4, row, barrier, policy);
   }
 };
 
@@ -184,28 +150,34 @@ template <int FORMAT> DEVICE WholeScales whole_scales(u32 word) {
 
 // -- products -------------------------------------------------------------------------------------------
 
-// What a lane reads of its warp's weights. Lane 4 g + c has rows 4 g to 4 g + 3, and of each group words c and c + 4
-// or, of 8-bit codes, c, c + 4, c + 8 and c + 12.
+// What a lane reads of a stage of its warp's weights. A lane has the four rows of row_group, and of each group of
+// columns words c and c + 4 or, of 8-bit codes, c, c + 4, c + 8 and c + 12, where c is the lane modulo 4.
 template <int FORMAT> struct Weights {
   using S = Stage<FORMAT>;
-  u32 stage;
+  static constexpr int RUN = FORMAT == Q8_0 ? 4 : 2;
   int g, c;
+  u32 run, four;  // of the lane, in a block: the first run of words of a group; four words side by side
+  u32 q, high, scales;  // of the stage
 
+  ALWAYS Weights(int lane) : g(row_group(lane)), c(lane & 3), q(0), high(0), scales(0) {
+    run = g * 128 + ((c / RUN * 2 * RUN + c % RUN) ^ g) * 16, four = g * 128 + (c ^ g) * 16;
+  }
+  template <int STAGES> ALWAYS void begin(const Stages<FORMAT, STAGES> &stages, int stage) {
+    q = stages.q + stage * S::Q, high = stages.high + stage * S::HIGH;
+    scales = stages.scales + stage * (S::SCALES + S::SUPERS);
+  }
   // Word c + 4 k of a group of the stage; alone: a last group without a partner, whose words do not alternate.
-  // Apart from the lane's own, places are constants: runs of a group are two or four words long.
   ALWAYS uint4 word(int group, int k, bool alone) const {
-    constexpr int RUN = FORMAT == Q8_0 ? 4 : 2;
-    if (alone) return load16(stage + g * 512 + (group / 2 * 16 + c + 4 * k ^ (g & 1 ? S::TURN : 0)) * 16);
-    const int own = c / RUN * 2 * RUN + c % RUN, first = (group ^ g) & 1 ? RUN : 0;
-    return load16(stage + g * 512 + own * 16 + first * 16 + (group / 2 * 16 + 8 * k) * 16);
+    if (alone) return load16(q + (four ^ k % 2 * 64) + (group / 2 * 2 + k / 2) * 1024);
+    return load16(q + (run ^ group % 2 * RUN * 16) + (group / 2 * 2 + k) * 1024);
   }
-  // Bits above the nibbles: word w of the unit or, of two bits a code, of a pair of groups.
-  ALWAYS uint4 high(int pair, int w) const {
-    const int chunk = S::TWO_BITS ? w / 2 * 4 + pair * 2 + w % 2 : w;
-    return load16(stage + S::HIGH_AT + (g * S::HIGH_CHUNKS + (chunk ^ (g & 1 ? S::HIGH_TURN : 0))) * 16);
+  // Bits above the nibbles: word c + 4 k of the unit or, of two bits a code, of a pair of groups.
+  ALWAYS uint4 above(int pair, int k) const {
+    if (S::TWO_BITS) return load16(high + (run ^ pair * 32) + k * 1024);
+    return load16(high + (four ^ k * 64));
   }
-  ALWAYS uint4 scales(int group) const { return load16(stage + S::SCALES_AT + (g * S::OF_GROUPS + group) * 16); }
-  ALWAYS uint4 supers() const { return load16(stage + S::SUPERS_AT + g * 16); }
+  ALWAYS uint4 scales_of(int group) const { return load16(scales + (g * S::OF_GROUPS + group) * 16); }
+  ALWAYS uint4 supers() const { return load16(scales + S::SCALES + g * 16); }
 };
 
 // The products of a group of two rows of four, ``half`` says which, with eight rows of x.
@@ -259,29 +231,29 @@ template <int FORMAT> struct Products {
   }
 };
 
-// Adds the products of a unit. sums[j] are of a lane's rows 4 g and 4 g + 1 times rows 8 j + 2 c and 8 j + 2 c + 1
-// of x, sums[ROW_TILES + j] of the two rows that follow. next() is the unit's next stage. is: whether there is such
+// Adds the products of a unit. sums[j] are of the first two of a lane's four rows times rows 8 j + 2 c and 8 j + 2 c + 1
+// of x, sums[ROW_TILES + j] of the two rows that follow. next() takes the unit's next stage. is: whether there is such
 // a unit; if not, its stages are passed over.
-template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 x, int unit, bool is, int lane, u32 upper, Next next) {
+template <int FORMAT, typename Next>
+DEVICE void add_unit(float (*sums)[4], Weights<FORMAT> &weights, u32 x, int unit, bool is, int lane, u32 upper, Next next) {
   using L = Layout<FORMAT>;
-  const int g = lane >> 2, c = lane & 3;
+  const int c = lane & 3;
   float in_unit[2 * ROW_TILES][4] = {};
   float(*added)[4] = L::SMALL ? sums : in_unit;
   uint4 supers = {}, least = {};  // least: scales and minima of the lane's own group c
-  Weights<FORMAT> weights{0, g, c};
 #pragma unroll
   for (int group = 0; group < 4; group++) {
     const int of_stage = group % Stage<FORMAT>::OF_GROUPS;
-    if (of_stage == 0) weights.stage = next();
+    if (of_stage == 0) next();
     if (!is) continue;
     if (COLUMNS % UNIT != 0 && unit * 4 + group >= GROUPS) continue;
     const bool alone = COLUMNS % 128 != 0 && group % 2 == 0 && unit * 4 + group + 1 == GROUPS;
     if (group == 0 && !L::SMALL) supers = weights.supers();
-    if (group == 0 && L::LEAST) least = weights.scales(c);
+    if (group == 0 && L::LEAST) least = weights.scales_of(c);
     uint4 q[4] = {weights.word(of_stage, 0, alone), weights.word(of_stage, 1, alone)}, high[2] = {};
     if (FORMAT == Q8_0) q[2] = weights.word(of_stage, 2, alone), q[3] = weights.word(of_stage, 3, alone);
-    if (L::HIGH) high[0] = weights.high(group / 2, c), high[1] = weights.high(group / 2, c + 4);
-    const uint4 scales = weights.scales(of_stage);
+    if (L::HIGH) high[0] = weights.above(group / 2, 0), high[1] = weights.above(group / 2, 1);
+    const uint4 scales = weights.scales_of(of_stage);
     uint4 words[ROW_TILES];
     float2 d[ROW_TILES];
 #pragma unroll
@@ -329,53 +301,55 @@ template <int FORMAT, typename Next> DEVICE void add_unit(float (*sums)[4], u32 
 
 template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int program, char *memory) {
   using S = Stage<FORMAT>;
-  constexpr int STAGES = WEIGHT_BYTES / S::BYTES;
+  constexpr int STAGES = WEIGHT_BYTES / S::BYTES < MOST_STAGES ? WEIGHT_BYTES / S::BYTES : MOST_STAGES;
   static_assert(STAGES >= 2);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const int row_warp = warp % ROW_WARPS, column_warp = warp / ROW_WARPS;
-  const int groups = (m.rows + 3) / 4, end = (m.rows + TILE - 1) / TILE * work.span;
+  const int end = (m.rows + TILE - 1) / TILE * work.span;
   const int start = program * work.share, stop = min(start + work.share, end);
 
-  // Shared memory: barriers, stages of x of each column warp, stages of each warp's weights, sums of column
+  // Shared memory: stages of each warp's weights, barriers, stages of x of each column warp, sums of column
   // warps but the first.
-  const u32 base = shared_address(memory);
-  const u32 full = base + column_warp * X_STAGES * 16, empty = full + X_STAGES * 8;
-  const u32 x_stages = base + HEADER + column_warp * X_STAGES * X_UNIT;
-  const u32 weights = base + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT + warp * WEIGHT_BYTES;
-  float *left = (float *)(memory + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT + WARPS * WEIGHT_BYTES);
+  const u32 base = shared_address(memory), header = base + WARPS * WEIGHT_BYTES;
+  const u32 full = header + column_warp * X_STAGES * 16, empty = full + X_STAGES * 8;
+  const u32 copied = header + X_BARRIERS + warp * STAGES * 8;
+  const u32 x_stages = header + HEADER + column_warp * X_STAGES * X_UNIT;
+  const Stages<FORMAT, STAGES> stages(base, warp);
+  float *left = (float *)(memory + WARPS * WEIGHT_BYTES + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT);
   if (threadIdx.x < COLUMN_WARPS * X_STAGES) {
-    const u32 at = base + threadIdx.x / X_STAGES * (X_STAGES * 16) + threadIdx.x % X_STAGES * 8;
+    const u32 at = header + threadIdx.x / X_STAGES * (X_STAGES * 16) + threadIdx.x % X_STAGES * 8;
     barrier_init(at, XSource::THREADS), barrier_init(at + X_STAGES * 8, ROW_WARPS);
+  }
+  if (lane == 0) {
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) barrier_init(copied + 8 * i, 1);
+    barriers_are_set();
   }
 
   Rounds ahead(work, start, stop), x_ahead = ahead;
   Ring<STAGES> filled;
-  StageSource<FORMAT> source;
-  source.policy = work.policy;
   int step = 0;  // of a unit of two stages
-  source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
   auto copy_weights = [&]() {
-    if (!ahead.over()) {
-      const int unit = ahead.pair + column_warp, n = unit * S::OF_UNIT + step;
-      const bool there = COLUMNS % UNIT == 0 || n * S::OF_GROUPS < GROUPS;
-      if (unit < ahead.end && there) source.copy(weights + filled.stage * S::BYTES, n, lane);
-      filled.next();
-      if (S::OF_UNIT == 2) step ^= 1;
-      if (step == 0 && ahead.next()) source.begin(m, (ahead.tile * ROW_WARPS + row_warp) * 8, groups, lane);
+    if (ahead.over()) return;
+    if (lane == 0) {
+      const int unit = ahead.pair + column_warp, row = (ahead.tile * ROW_WARPS + row_warp) * 8;
+      const u32 barrier = copied + 8 * filled.stage;
+      if (unit < ahead.end) stages.copy(filled.stage, m, row, unit * S::OF_UNIT + step, barrier, work.policy);
+      else barrier_arrive(barrier);
     }
-    end_of_copies();  // a group without copies too: groups are counted
+    filled.next();
+    if (S::OF_UNIT == 2) step ^= 1;
+    if (step == 0) ahead.next();
   };
   const XSource x_source(work, row_warp * 32 + lane);
   Ring<X_STAGES> x_filled;
   int x_rounds = 0;
-  auto copy_x = [&](auto later) {
-    constexpr bool LATER = decltype(later)::value;
+  auto copy_x = [&]() {
     if (x_ahead.over()) return;
     if (x_rounds++ >= X_STAGES) barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
     const int unit = x_ahead.pair + column_warp;
-    if (unit < x_ahead.end) x_source.template copy<LATER>(x_stages + x_filled.stage * X_UNIT, unit);
-    if (LATER) barrier_arrive_after_copies(full + 8 * x_filled.stage);
-    else barrier_arrive(full + 8 * x_filled.stage);
+    if (unit < x_ahead.end) x_source.copy(x_stages + x_filled.stage * X_UNIT, unit);
+    barrier_arrive_after_copies(full + 8 * x_filled.stage);
     x_filled.next(), x_ahead.next();
   };
 
@@ -384,21 +358,19 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   for (int i = 0; i < STAGES - 1; i++) copy_weights();
   __syncthreads();
   wait_for_producers();
-  // The first unit of x must not wait for all these weights, as copies would.
-  copy_x(Bool<false>{});
 #pragma unroll
-  for (int i = 1; i < X_STAGES - 1; i++) copy_x(Bool<true>{});
+  for (int i = 0; i < X_STAGES - 1; i++) copy_x();
 
   Ring<STAGES> read;
   Ring<X_STAGES> x_read;
   // The next stage. The one that is filled meanwhile was read before.
+  Weights<FORMAT> weights(lane);
   auto next = [&]() {
-    wait_for_copies<STAGES - 2>();
+    barrier_wait(copied + 8 * read.stage, read.turn);
     __syncwarp();
-    const u32 stage = weights + read.stage * S::BYTES;
+    weights.begin(stages, read.stage);
     read.next();
     copy_weights();
-    return stage;
   };
   const int first_tile = start / work.span, last_tile = (stop - 1) / work.span;
   for (int tile = first_tile; tile <= last_tile; tile++) {
@@ -409,11 +381,11 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     for (int first = max(start - tile * work.span, 0); first < last; first += COLUMN_WARPS) {
       const int unit = first + column_warp;
       barrier_wait(full + 8 * x_read.stage, x_read.turn);
-      add_unit<FORMAT>(sums, x_stages + x_read.stage * X_UNIT, unit, unit < last, lane, work.constant, next);
+      add_unit<FORMAT>(sums, weights, x_stages + x_read.stage * X_UNIT, unit, unit < last, lane, work.constant, next);
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + 8 * x_read.stage);
       x_read.next();
-      copy_x(Bool<true>{});
+      copy_x();
     }
     if (tile == last_tile) start_dependents();
     float own[OWNED][2][4];

@@ -6,6 +6,7 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,9 @@ import torch
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS
-from kinfolk_kernels.linear.gemm_mma import HEADER_BYTES, MmaTile, launch_of, tile_of, tiles_of
+from kinfolk_kernels.linear.gemm_mma import MmaTile, launch_of, tile_of, tiles_of
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
+from kinfolk_kernels.tensor_map import Boxes, TensorMap, tensor_map
 
 SOURCE = Path(__file__).with_suffix(".cu")
 
@@ -79,9 +81,10 @@ def gemm_mma_int8(
         tile,
         (x.words, x.scale),
         row_tiles,
-        {"X_STAGES": tile.x_stages, "WEIGHT_BYTES": weight_bytes},
+        {"X_STAGES": tile.x_stages, "WEIGHT_BYTES": weight_bytes, "MOST_STAGES": tile.stages},
         others + tile.warps * weight_bytes,
         UPPER_BITS,
+        described=_Maps,
     )
 
 
@@ -137,4 +140,51 @@ def _other_bytes(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) 
         unit += 256
     x = tile.x_stages * tile.column_warps * row_tiles * unit
     sums = (tile.column_warps - 1) * tile.row_warps * row_tiles * 1024
-    return HEADER_BYTES + x + sums
+    barriers = 8 * (2 * tile.x_stages * tile.column_warps + tile.stages * tile.warps)
+    return -(-barriers // 128) * 128 + x + sums
+
+
+class _Maps(ctypes.Structure):
+    """A matrix as ``Addresses`` describes it, with tensor maps of what a warp copies at a time."""
+
+    _fields_ = (
+        ("q", TensorMap),
+        ("high", TensorMap),
+        ("scales", TensorMap),
+        ("supers", TensorMap),
+        ("y", ctypes.c_void_p),
+        ("rows", ctypes.c_int),
+        ("end", ctypes.c_int),
+        ("padding", ctypes.c_char * 48),
+    )
+
+    @classmethod
+    def of(cls, planes: Planes, out: torch.Tensor, end: int) -> _Maps:
+        layout = LAYOUTS[planes.format]
+        groups = 2 if layout.number == EIGHT_BITS else 4
+        return cls(
+            _blocks(planes.q, 4),
+            _blocks(planes.high, layout.bits),
+            _rows(planes.scales, groups),
+            _rows(planes.supers, groups if layout.block == 32 else 1),
+            out.data_ptr(),
+            planes.rows,
+            end,
+        )
+
+
+def _blocks(plane: torch.Tensor | None, blocks: int) -> TensorMap:
+    """Boxes of ``blocks`` times 128 bytes of eight groups of four rows."""
+    if plane is None:
+        return TensorMap()
+    groups, nbytes = plane.shape[0], plane.shape[1] * 16
+    sizes, strides = (32, groups, nbytes // 128), (nbytes, 128)
+    return tensor_map(plane, Boxes(sizes, strides, (32, 8, blocks), swizzled=True))
+
+
+def _rows(plane: torch.Tensor | None, words: int) -> TensorMap:
+    """Boxes of ``words`` words of eight groups of four rows."""
+    if plane is None:
+        return TensorMap()
+    groups, width = plane.shape[0], plane.shape[1]
+    return tensor_map(plane, Boxes((4 * width, groups), (16 * width,), (4 * words, 8)))

@@ -1,7 +1,7 @@
 // What kernels of packed matrices share: instructions, formats, copies of weights, and shares of work.
 //
-// A file that includes this one defines UNIT before, the columns that a warp multiplies at a time, and
-// y_factor after. It ends with gemm_segments.cu.
+// A file that includes this one defines before: UNIT, the columns that a warp multiplies at a time, and TENSOR_MAPS,
+// whether it copies weights by tensor maps; and after: y_factor and row_group. It ends with gemm_segments.cu.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -16,27 +16,12 @@ constexpr int TILE = 32 * ROW_WARPS;     // rows of a matrix
 constexpr int X_ROWS = 8 * ROW_TILES;
 constexpr int SUMS = X_ROWS;             // of a lane: 32 rows times X_ROWS among 32 lanes
 
-struct Matrix {
-  const char *q, *high, *scales, *supers;
-  void *y;
-  int rows, end;  // end: of its programs
-};
-
-// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. constant: of the kernel; if it were one
-// of the code, the assembler would move it to a register anew for every use. policy: of the second-level cache, for
-// weights.
-struct Work {
-  const char *x;
-  const float *factor;
-  float *part;
-  int *done;
-  u64 x_bytes;
-  int first_row, rows, share, span;
-  u32 constant;
-  u64 policy;
-};
-
 // -- instructions ---------------------------------------------------------------------------------------
+
+// What the driver has encoded of an address, sizes, strides, and what is copied at a time.
+struct __align__(64) TensorMap {
+  char bytes[128];
+};
 
 DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 DEVICE void copy16(u32 to, const void *from) {
@@ -91,6 +76,17 @@ DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
+// A box of a tensor, at columns (or words of 128 bytes), rows and blocks of 128 bytes. What lies outside is zero.
+DEVICE void copy_rows(u32 to, const TensorMap &from, int column, int row, u32 barrier, u64 policy) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+               "l"(&from), "r"(column), "r"(row), "r"(barrier), "l"(policy) : "memory");
+}
+DEVICE void copy_blocks(u32 to, const TensorMap &from, int row, int block, u32 barrier, u64 policy) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+               "l"(&from), "r"(0), "r"(row), "r"(block), "r"(barrier), "l"(policy) : "memory");
+}
+// Makes barriers that the thread has set known to copies.
+DEVICE void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory"); }
 DEVICE void column_warps_wait(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
 DEVICE int acquire(const int *flag) {
   int v;
@@ -193,6 +189,34 @@ DEVICE Y as_y(float v) {
 }
 #endif
 
+// -- arguments ------------------------------------------------------------------------------------------
+
+#if TENSOR_MAPS
+typedef TensorMap Plane;
+#else
+typedef const char *Plane;
+#endif
+
+struct Matrix {
+  Plane q, high, scales, supers;
+  void *y;
+  int rows, end;  // end: of its programs
+};
+
+// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. constant: of the kernel; if it were one
+// of the code, the assembler would move it to a register anew for every use. policy: of the second-level cache, for
+// weights.
+struct Work {
+  const char *x;
+  const float *factor;
+  float *part;
+  int *done;
+  u64 x_bytes;
+  int first_row, rows, share, span;
+  u32 constant;
+  u64 policy;
+};
+
 // -- formats --------------------------------------------------------------------------------------------
 
 template <int FORMAT> struct Layout {
@@ -225,6 +249,8 @@ DEVICE u32 row_of(const uint4 &v, int r) { return r == 0 ? v.x : r == 1 ? v.y : 
 
 // What the products of a row of x are multiplied by in the end.
 template <int FORMAT> DEVICE float y_factor(const Work &work, int row);
+// Which four of the 32 rows of a warp a lane has.
+DEVICE int row_group(int lane);
 
 // The rounds of a program: a unit of each column warp, tile after tile of its share. Units are pairs of
 // groups, or two pairs.
@@ -261,7 +287,7 @@ template <int STAGES> struct Ring {
 // A lane's rows of the matrix times its two rows of a tile of x.
 template <int FORMAT>
 DEVICE void write_tile(const float *first, const float *second, int x_tile, const Matrix &m, const Work &work, int first_row, int lane) {
-  const int n = first_row + (lane >> 2) * 4;
+  const int n = first_row + row_group(lane) * 4;
   if (n >= m.rows) return;
 #pragma unroll
   for (int e = 0; e < 2; e++) {

@@ -19,8 +19,9 @@ DEVICE int take_part_of_x(Work &work, int program, int programs) {
 // X_ROWS rows of x has as many programs, which share its work alike: so a row has the same sums in all
 // parts, and the programs that read the same weights run at the same time.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-KERNEL(Matrix m0, Matrix m1, Matrix m2, Matrix m3, Work work) {
-  extern __shared__ __align__(128) char memory[];
+KERNEL(const __grid_constant__ Matrix m0, const __grid_constant__ Matrix m1, const __grid_constant__ Matrix m2,
+       const __grid_constant__ Matrix m3, Work work) {
+  extern __shared__ __align__(1024) char memory[];
   // A program waits for those behind it, so the device must start these first.
   const int program = take_part_of_x(work, gridDim.x - 1 - blockIdx.x, m3.end);
   // Matrices of one format share code.
