@@ -19,7 +19,7 @@ MAX_DIMENSIONS = 3
 
 _WORDS_OF_32_BITS = 2
 _SWIZZLE_128 = 3
-_PROMOTED_TO_256 = 3
+_PROMOTED_TO_256 = 0
 
 
 class Description(ctypes.Structure):

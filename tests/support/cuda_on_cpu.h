@@ -282,6 +282,8 @@ static bool __any_sync(unsigned, bool v) {
   return vote.any;
 }
 static bool __all_sync(unsigned lanes, bool v) { return !__any_sync(lanes, !v); }
+DEVICE u32 kept(u32 v) { return v; }
+DEVICE bool elected() { return threadIdx.x % 32 == 0; }
 DEVICE void barriers_are_set() {}
 DEVICE void barrier_expect(u32 at, u32 bytes) { expected[at] += bytes, arrive_at(at); }
 DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {

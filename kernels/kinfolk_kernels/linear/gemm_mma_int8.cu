@@ -155,12 +155,14 @@ template <int FORMAT> DEVICE WholeScales whole_scales(u32 word) {
 template <int FORMAT> struct Weights {
   using S = Stage<FORMAT>;
   static constexpr int RUN = FORMAT == Q8_0 ? 4 : 2;
-  int g, c;
-  u32 run, four;  // of the lane, in a block: the first run of words of a group; four words side by side
+  // Places of the lane: of words of a run in a block, of words side by side, among scales, among supers.
+  u32 run, four, row, own;
   u32 q, high, scales;  // of the stage
 
-  ALWAYS Weights(int lane) : g(row_group(lane)), c(lane & 3), q(0), high(0), scales(0) {
-    run = g * 128 + ((c / RUN * 2 * RUN + c % RUN) ^ g) * 16, four = g * 128 + (c ^ g) * 16;
+  ALWAYS Weights(int lane) : q(0), high(0), scales(0) {
+    const int g = row_group(lane), c = lane & 3;
+    run = kept(g * 128 + ((c / RUN * 2 * RUN + c % RUN) ^ g) * 16), four = kept(g * 128 + (c ^ g) * 16);
+    row = kept(g * S::OF_GROUPS * 16), own = kept(g * 16);
   }
   template <int STAGES> ALWAYS void begin(const Stages<FORMAT, STAGES> &stages, int stage) {
     q = stages.q + stage * S::Q, high = stages.high + stage * S::HIGH;
@@ -176,8 +178,8 @@ template <int FORMAT> struct Weights {
     if (S::TWO_BITS) return load16(high + (run ^ pair * 32) + k * 1024);
     return load16(high + (four ^ k * 64));
   }
-  ALWAYS uint4 scales_of(int group) const { return load16(scales + (g * S::OF_GROUPS + group) * 16); }
-  ALWAYS uint4 supers() const { return load16(scales + S::SCALES + g * 16); }
+  ALWAYS uint4 scales_of(int group) const { return load16(scales + row + group * 16); }
+  ALWAYS uint4 supers() const { return load16(scales + own + S::SCALES); }
 };
 
 // The products of a group of two rows of four, ``half`` says which, with eight rows of x.
@@ -237,15 +239,18 @@ template <int FORMAT> struct Products {
 template <int FORMAT, typename Next>
 DEVICE void add_unit(float (*sums)[4], Weights<FORMAT> &weights, u32 x, int unit, bool is, int lane, u32 upper, Next next) {
   using L = Layout<FORMAT>;
+  constexpr bool ONE_STAGE = Stage<FORMAT>::OF_UNIT == 1;
   const int c = lane & 3;
+  if (ONE_STAGE) next();
+  if (ONE_STAGE && !is) return;
   float in_unit[2 * ROW_TILES][4] = {};
   float(*added)[4] = L::SMALL ? sums : in_unit;
   uint4 supers = {}, least = {};  // least: scales and minima of the lane's own group c
 #pragma unroll
   for (int group = 0; group < 4; group++) {
     const int of_stage = group % Stage<FORMAT>::OF_GROUPS;
-    if (of_stage == 0) next();
-    if (!is) continue;
+    if (!ONE_STAGE && of_stage == 0) next();
+    if (!ONE_STAGE && !is) continue;
     if (COLUMNS % UNIT != 0 && unit * 4 + group >= GROUPS) continue;
     const bool alone = COLUMNS % 128 != 0 && group % 2 == 0 && unit * 4 + group + 1 == GROUPS;
     if (group == 0 && !L::SMALL) supers = weights.supers();
@@ -268,7 +273,7 @@ DEVICE void add_unit(float (*sums)[4], Weights<FORMAT> &weights, u32 x, int unit
       for (int j = 0; j < ROW_TILES; j++) products.add(added[half * ROW_TILES + j], words[j], d[j]);
     }
   }
-  if (L::SMALL || !is) return;
+  if (L::SMALL) return;
 #pragma unroll
   for (int r = 0; r < 4; r++) {
     const float factor = float_of_half(row_of(supers, r)) / TOP_FACTOR<FORMAT>;
@@ -320,7 +325,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     const u32 at = header + threadIdx.x / X_STAGES * (X_STAGES * 16) + threadIdx.x % X_STAGES * 8;
     barrier_init(at, XSource::THREADS), barrier_init(at + X_STAGES * 8, ROW_WARPS);
   }
-  if (lane == 0) {
+  if (elected()) {
 #pragma unroll
     for (int i = 0; i < STAGES; i++) barrier_init(copied + 8 * i, 1);
     barriers_are_set();
@@ -331,7 +336,7 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   int step = 0;  // of a unit of two stages
   auto copy_weights = [&]() {
     if (ahead.over()) return;
-    if (lane == 0) {
+    if (elected()) {
       const int unit = ahead.pair + column_warp, row = (ahead.tile * ROW_WARPS + row_warp) * 8;
       const u32 barrier = copied + 8 * filled.stage;
       if (unit < ahead.end) stages.copy(filled.stage, m, row, unit * S::OF_UNIT + step, barrier, work.policy);

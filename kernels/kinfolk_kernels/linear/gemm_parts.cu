@@ -85,6 +85,18 @@ DEVICE void copy_blocks(u32 to, const TensorMap &from, int row, int block, u32 b
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
                "l"(&from), "r"(0), "r"(row), "r"(block), "r"(barrier), "l"(policy) : "memory");
 }
+// A number that stays in its register; the compiler might compute it in every round.
+DEVICE u32 kept(u32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+// True for one lane of a warp, always the same one. Of ``lane == 0`` the compiler does not know that it is one, and
+// makes a loop around each copy.
+DEVICE bool elected() {
+  u32 r;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, one;\n}" : "=r"(r));
+  return r;
+}
 // Makes barriers that the thread has set known to copies.
 DEVICE void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory"); }
 DEVICE void column_warps_wait(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
