@@ -51,6 +51,8 @@ MANY_TILES: Mapping[int, Arrangement] = {3: (6, 2, 4), 4: (4, 2, 4)}
 """For 17 to 32 rows, by their number of tiles of eight, as measured in steps. Three warps of
 different columns leave little room for stages, and of four tiles none."""
 
+WHOLE = {3}
+
 LONG_ROUNDS = 8
 
 
@@ -95,6 +97,9 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
     arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
     arrangement = MANY_TILES.get(row_tiles, arrangement)
+    whole = tile_in(matrices, *USUAL)
+    if row_tiles in WHOLE and whole.share == whole.span:
+        arrangement = USUAL
     return fitted(tile_in(matrices, *arrangement), matrices, row_tiles)
 
 

@@ -1,8 +1,8 @@
 """The kernel that combines the runs of each row in a fixed order, and applies the epilogue.
 
-A program computes some dimensions of one row and head. The runs of a tile of ``BLOCK_RUNS`` are
-summed as a tree, and tiles one after another. Both orders depend only on the sequence's number of
-runs.
+A program computes some dimensions of one row and head. The runs of a tile are summed as a tree, and
+tiles one after another; a tile has ``BLOCK_RUNS`` runs, or ``FEW_RUNS`` if a row has no more. All of
+this depends only on the sequence's number of runs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,59 @@ FACTORS = {"identity": 1, "softplus": 2}
 _SOFTPLUS = tl.constexpr(FACTORS["softplus"])
 
 
+FEW_RUNS = 8
+"""Runs of a sequence of up to 512 positions, each of one chunk."""
+
+_FEW = tl.constexpr(FEW_RUNS)
+
+
 @triton.jit
-def gated(
-    y, at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
+def load_gates(
+    at, at_factor, gate_ptr, factor_ptr, keep, GATE: tl.constexpr, FACTOR: tl.constexpr
 ):  # fmt: skip
-    """y float32 times the sigmoid of the gate, times the activation of the factor; ``at`` and
-    ``at_factor`` are tiles of offsets."""
+    """Tiles of the gate and of the factor, at tiles of offsets; ones instead of what is missing."""
+    gate = tl.full(at.shape, 1.0, tl.float32)
+    factor = gate
     if GATE:
         gate = tl.load(gate_ptr + at, mask=keep, other=0.0).to(tl.float32)
-        y = y / (1.0 + tl.exp2(gate * -1.4426950408889634))
     if FACTOR:
         factor = tl.load(factor_ptr + at_factor, mask=keep, other=0.0).to(tl.float32)
+    return gate, factor
+
+
+@triton.jit
+def gated(y, gate, factor, GATE: tl.constexpr, FACTOR: tl.constexpr):
+    """y float32 times the sigmoid of the gate, times the activation of the factor."""
+    if GATE:
+        y = y / (1.0 + tl.exp2(gate * -1.4426950408889634))
+    if FACTOR:
         if FACTOR == _SOFTPLUS:
             factor = softplus(factor)
         y = y * factor
     return y
+
+
+@triton.jit
+def _add_runs(
+    start, runs, total_runs, begin, d, inside, m, total, acc, part_o, part_m, part_l, slots,
+    DIM: tl.constexpr, RUNS: tl.constexpr,
+):  # fmt: skip
+    """Add ``RUNS`` runs from ``start`` on to the maximum, the sum and the weighted values."""
+    run = start + tl.arange(0, RUNS)
+    real = run < total_runs
+    # The run after the last is the arena's, which is stored in the last place.
+    at = begin + tl.where(run < runs, run, slots - 1)
+    highest = tl.load(part_m + at, mask=real, other=float("-inf"))
+    sums = tl.load(part_l + at, mask=real, other=0.0)
+    parts = tl.load(
+        part_o + at[:, None] * DIM + d[None, :], mask=real[:, None] & inside[None, :], other=0.0
+    )
+    top = tl.maximum(m, tl.max(highest, 0))
+    base = tl.where(top == float("-inf"), 0.0, top)
+    weight = tl.exp2(highest - base)
+    keep = tl.exp2(m - base)
+    total = total * keep + tl.sum(weight * sums, 0)
+    return top, total, acc * keep + tl.sum(weight[:, None] * parts, 0)
 
 
 @triton.jit
@@ -101,31 +139,26 @@ def combine_kernel(
     m = float("-inf")
     total = 0.0
     acc = tl.zeros([SIZE], tl.float32)
-    for start in range(0, total_runs, BLOCK_RUNS):
-        run = start + tl.arange(0, BLOCK_RUNS)
-        real = run < total_runs
-        # The run after the last is the arena's, which is stored in the last place.
-        at = begin + tl.where(run < runs, run, slots - 1)
-        highest = tl.load(part_m + at, mask=real, other=float("-inf"))
-        sums = tl.load(part_l + at, mask=real, other=0.0)
-        parts = tl.load(
-            part_o + at[:, None] * DIM + d[None, :], mask=real[:, None] & inside[None, :], other=0.0
-        )
-        top = tl.maximum(m, tl.max(highest, 0))
-        base = tl.where(top == float("-inf"), 0.0, top)
-        weight = tl.exp2(highest - base)
-        keep = tl.exp2(m - base)
-        total = total * keep + tl.sum(weight * sums, 0)
-        acc = acc * keep + tl.sum(weight[:, None] * parts, 0)
-        m = top
-    y = acc / tl.where(total > 0, total, 1.0)
-    if ROTATED:
-        y = tl.reshape(rotate_rows(tl.reshape(y, [1, SIZE]), 1, SIZE), [SIZE])
-    y = gated(
-        y, row.to(tl.int64) * gate_row + head * gate_head + d,
+    gate, factor = load_gates(
+        row.to(tl.int64) * gate_row + head * gate_head + d,
         row.to(tl.int64) * factor_row + head * factor_head + d * factor_step,
         gate_ptr, factor_ptr, inside, GATE, FACTOR,
     )  # fmt: skip
+    if total_runs <= _FEW:
+        m, total, acc = _add_runs(
+            0, runs, total_runs, begin, d, inside, m, total, acc, part_o, part_m, part_l, slots,
+            DIM, _FEW,
+        )  # fmt: skip
+    else:
+        for start in range(0, total_runs, BLOCK_RUNS):
+            m, total, acc = _add_runs(
+                start, runs, total_runs, begin, d, inside, m, total, acc, part_o, part_m, part_l,
+                slots, DIM, BLOCK_RUNS,
+            )  # fmt: skip
+    y = acc / tl.where(total > 0, total, 1.0)
+    if ROTATED:
+        y = tl.reshape(rotate_rows(tl.reshape(y, [1, SIZE]), 1, SIZE), [SIZE])
+    y = gated(y, gate, factor, GATE, FACTOR)
     place = (row.to(tl.int64) * HEADS + head) * DIM
     tl.store(y_ptr + place + d, y.to(y_ptr.dtype.element_ty), mask=inside)
     if INT8:

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import CHUNK_POSITIONS, KV_PLAIN
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
-from kinfolk_kernels.paged_attention.combine import gated
+from kinfolk_kernels.paged_attention.combine import gated, load_gates
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
 
@@ -96,11 +96,12 @@ def _finish(
     """Apply the gates to dimensions ``d`` of rows y [M, ...] and store them."""
     keep = inside[:, None] & (d < DIM)[None, :]
     wide = row.to(tl.int64)
-    y = gated(
-        y, (wide * gate_row + head * gate_head)[:, None] + d[None, :],
+    gate, factor = load_gates(
+        (wide * gate_row + head * gate_head)[:, None] + d[None, :],
         (wide * factor_row + head * factor_head)[:, None] + (d * factor_step)[None, :],
         gate_ptr, factor_ptr, keep, GATE, FACTOR,
     )  # fmt: skip
+    y = gated(y, gate, factor, GATE, FACTOR)
     place = ((wide * HEADS + head) * DIM)[:, None] + d[None, :]
     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=keep)
 
