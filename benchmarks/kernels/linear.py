@@ -46,8 +46,8 @@ from kinfolk_kernels.linear.gemm_mma import MmaTile, gemm_mma
 from kinfolk_kernels.linear.gemm_mma import tile_for as mma_tile_for
 from kinfolk_kernels.linear.gemm_mma import tile_of as mma_tile_of
 from kinfolk_kernels.linear.gemm_mma_int8 import (
-    LONG_AND_FEW_ROWS,
-    MANY_TILES,
+    FOUR_TILES,
+    TALL,
     USUAL,
     MmaInt8Tile,
     fitted,
@@ -93,7 +93,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
     default = default_tile(name, rows)
     shapes: list[Any] = _shapes(name)
     int8: list[Tile] = [int8_tile_for(shapes)]
-    copies: list[Tile] = [mma_int8_tile_in(shapes, *some) for some in (USUAL, LONG_AND_FEW_ROWS)]
+    copies: list[Tile] = [mma_int8_tile_in(shapes, *some) for some in (USUAL, TALL)]
     dots: list[Tile] = [warps_for(shapes)]
     few: list[Tile] = [*int8, *copies, mma_tile(shapes, rows)]
     halves: list[Tile] = [mma_tile(shapes, rows), *_other_halves(shapes, rows)]
@@ -117,7 +117,7 @@ def tiles(name: str, rows: int, quick: bool) -> list[Tile]:
 def _by_copies(shapes: list[Any], rows: int) -> list[Tile]:
     """Tiles of several arrangements that have room for ``rows`` int8 rows, a multiple of eight."""
     found: list[Tile] = []
-    for some in (USUAL, *MANY_TILES.values()):
+    for some in (USUAL, TALL, FOUR_TILES):
         with suppress(ValueError):
             found.append(fitted(mma_int8_tile_in(shapes, *some), shapes, rows // 8))
     return found

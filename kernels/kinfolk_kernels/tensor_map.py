@@ -19,7 +19,10 @@ MAX_DIMENSIONS = 3
 
 _WORDS_OF_32_BITS = 2
 _SWIZZLE_128 = 3
-_PROMOTED_TO_256 = 0
+_NOT_INTERLEAVED = _ZEROS_OUTSIDE = 0
+_NOT_PROMOTED = 0
+"""The second-level cache reads no more than is asked for. With 256 bytes at a time, products of 16
+rows are 2 % slower."""
 
 
 class Description(ctypes.Structure):
@@ -62,12 +65,13 @@ def tensor_map(tensor: torch.Tensor, boxes: Boxes) -> TensorMap:
 @lru_cache(maxsize=16384)
 def _encoded(address: int, boxes: Boxes, has_driver: bool) -> TensorMap:
     count = len(boxes.sizes)
-    sizes, strides = (ctypes.c_uint64 * MAX_DIMENSIONS)(*boxes.sizes), boxes.strides
-    box, steps = (ctypes.c_uint32 * MAX_DIMENSIONS)(*boxes.box), (ctypes.c_uint32 * count)(*[1] * count)
-    bytes_between = (ctypes.c_uint64 * MAX_DIMENSIONS)(*strides)
+    sizes = (ctypes.c_uint64 * MAX_DIMENSIONS)(*boxes.sizes)
+    strides = (ctypes.c_uint64 * MAX_DIMENSIONS)(*boxes.strides)
+    box = (ctypes.c_uint32 * MAX_DIMENSIONS)(*boxes.box)
+    every = (ctypes.c_uint32 * MAX_DIMENSIONS)(1, 1, 1)
     found = TensorMap()
     if not has_driver:
-        described = Description(address, sizes, bytes_between, box, count, boxes.swizzled)
+        described = Description(address, sizes, strides, box, count, boxes.swizzled)
         ctypes.memmove(ctypes.byref(found), ctypes.byref(described), ctypes.sizeof(described))
         return found
     space = ctypes.create_string_buffer(BYTES + ALIGNMENT)
@@ -79,13 +83,13 @@ def _encoded(address: int, boxes: Boxes, has_driver: bool) -> TensorMap:
             count,
             ctypes.c_void_p(address),
             sizes,
-            bytes_between,
+            strides,
             box,
-            steps,
-            0,
+            every,
+            _NOT_INTERLEAVED,
             _SWIZZLE_128 if boxes.swizzled else 0,
-            _PROMOTED_TO_256,
-            0,
+            _NOT_PROMOTED,
+            _ZEROS_OUTSIDE,
         ),
         f"to encode a tensor map of {boxes}",
     )

@@ -140,15 +140,6 @@ LAUNCHES = {
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_the_address_of_a_copy_with_a_policy_is_one_register(name):
-    from copy_addresses import assert_addresses_of_one_register
-
-    rows, formats, columns = LAUNCHES[name]
-    launch = launch_of(rows, *formats, columns=columns)
-    assert_addresses_of_one_register(launch.source.compiled())
-
-
-@pytest.mark.parametrize("name", LAUNCHES)
 def test_it_compiles_without_spills_in_loops(name):
     from kinfolk_kernels.aot import usage_of
 

@@ -24,9 +24,21 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 ENTRY = """
 static Matrix matrices[4];
 static Work work_of_all;
-static void call() {{ {kernel}(matrices[0], matrices[1], matrices[2], matrices[3], work_of_all); }}
-extern "C" int run(const Matrix *m, const Work *work, int grid, int threads, unsigned seed) {{
+#if TENSOR_MAPS
+static TensorMap map_of_x;
+#define MAP , map_of_x
+#else
+#define MAP
+#endif
+static void call() {{
+  {kernel}(matrices[0], matrices[1], matrices[2], matrices[3], work_of_all MAP);
+}}
+extern "C" int run(const Matrix *m, const Work *work, const void *map, int grid, int threads,
+                   unsigned seed) {{
   std::copy(m, m + 4, matrices), work_of_all = *work;
+#if TENSOR_MAPS
+  memcpy(&map_of_x, map, sizeof map_of_x);
+#endif
   return run_programs(grid, threads, call, seed);
 }}
 """
@@ -35,9 +47,10 @@ extern "C" int run(const Matrix *m, const Work *work, int grid, int threads, uns
 def run_on_cpu(launch: CudaLaunch, seed: int = 1) -> None:
     """Run ``launch``, whose tensors are on the CPU. It raises if the kernel does not end."""
     library = ctypes.CDLL(str(_built(launch.source)))
-    *matrices, work = launch.arguments
+    matrices, (work, *maps) = launch.arguments[:4], launch.arguments[4:]
     array = (type(matrices[0]) * 4)(*matrices)
-    ended = library.run(array, ctypes.byref(work), launch.grid, launch.threads, seed)
+    map_of_x = ctypes.byref(maps[0]) if maps else None
+    ended = library.run(array, ctypes.byref(work), map_of_x, launch.grid, launch.threads, seed)
     assert ended, "a thread waits for what never comes"
 
 

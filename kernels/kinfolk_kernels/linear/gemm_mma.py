@@ -63,9 +63,18 @@ class MmaTile:
         return self.row_warps * self.column_warps
 
 
-class Addresses(ctypes.Structure):
-    """A matrix for a kernel that reads its planes by their addresses, and ``end``, the end of its
-    programs."""
+class Described(ctypes.Structure):
+    """What a kernel is told of a matrix. Without planes: of one that is not there, whose programs
+    end where those before it do."""
+
+    @classmethod
+    def of(cls, planes: Planes, out: torch.Tensor, end: int) -> Described:
+        """``end``: of its programs."""
+        raise NotImplementedError
+
+
+class Addresses(Described):
+    """A matrix whose planes are read by their addresses."""
 
     _fields_ = (
         ("q", ctypes.c_void_p),
@@ -140,18 +149,18 @@ def launch_of(
     constant: int,
     sums: int = 1,
     parts: int = 1,
-    described: Described | None = None,
+    described: type[Described] = Addresses,
+    maps: Sequence[ctypes.Structure] = (),
 ) -> CudaLaunch:
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
     ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
     ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has;
     ``constant``: a number that its compiler is not to know, or it would set a register to it again
-    and again; ``described``: how the kernel finds a matrix.
+    and again; ``maps``: more arguments.
     """
     rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
-    described = described or Addresses
     places, formats, end = [], [], 0
     for i in order:
         planes = matrices[i]
@@ -184,7 +193,7 @@ def launch_of(
         programs,
         32 * tile.warps,
         shared,
-        (*places, work),
+        (*places, work, *maps),
         device,
         (*matrices, *outs, *x, part, done),
     )

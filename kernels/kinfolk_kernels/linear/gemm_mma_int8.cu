@@ -3,7 +3,8 @@
 // A warp multiplies 32 rows of a matrix with all rows of x, a unit of four groups (256 columns) at a time.
 // ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other units of the same rows;
 // their sums are added in shared memory. Each warp copies its own weights to shared memory, some units
-// ahead, and waits for no other warp. The warps of the same units each copy a part of x.
+// ahead, and waits for no other warp. The warps of the same units take turns to
+// copy x.
 //
 // The four lanes of a row read words of one group, so the tensor core adds 32 products of one scale: a whole
 // number, which is multiplied by the whole scale. Numbers are converted to float32 once for 64 columns, as x
@@ -37,43 +38,18 @@ DEVICE int row_group(int lane) { return lane >> 3 ^ (lane & 4 ? 6 : 0); }
 
 // -- x --------------------------------------------------------------------------------------------------
 
-// What a thread copies of x: 16 bytes of some rows, and of scales or sums. Of ``Int8Rows``, work.x are the
-// words and work.factor the scales, with the sums behind them.
-struct XSource {
-  static constexpr int THREADS = 32 * ROW_WARPS, STEP = THREADS / 16;  // STEP: rows that all threads copy at a time
-  static constexpr int SCALES = X_ROWS, CHUNKS = SCALES + (HAS_LEAST ? 2 * X_ROWS : 0);  // of 16 bytes: scales, sums
-  static constexpr int TURNS = (CHUNKS + THREADS - 1) / THREADS;
-  const char *words, *beside[TURNS];
-  int row, chunk, thread, last, step[TURNS];  // step: bytes of a unit's scales or sums
+constexpr u64 STAYS = 0x1000000000000000;  // the usual policy of the second-level cache
 
-  ALWAYS XSource(const Work &work, int thread) : thread(thread) {
-    row = thread / 16, chunk = thread % 16, last = work.rows - 1;
-    words = work.x + chunk * 16;
-#pragma unroll
-    for (int i = 0; i < TURNS; i++) {
-      const int n = thread + i * THREADS;
-      beside[i] = (const char *)work.factor + n * 16 + (n < SCALES ? 0 : (GROUPS - 4) * (4 * X_ROWS));
-      step[i] = 16 * (n < SCALES ? SCALES : CHUNKS - SCALES);
-    }
-  }
-  ALWAYS void copy(u32 stage, int unit) const {
-    if (COLUMNS % UNIT == 0 || unit * UNIT + chunk * 16 < COLUMNS) {
-#pragma unroll
-      for (int first = 0; first < X_ROWS; first += STEP) {
-        const int n = first + row;
-        if (X_ROWS % STEP && n >= X_ROWS) continue;
-        const u32 to = stage + (chunk / 4 * ROW_TILES + n / 8) * 512 + n % 8 * 64 + chunk % 4 * 16;
-        copy16(to, words + (u32)(min(n, last) * COLUMNS + unit * UNIT));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < TURNS; i++) {
-      const int n = thread + i * THREADS;
-      const bool there = COLUMNS % UNIT == 0 || unit * 4 + n / (2 * ROW_TILES) < GROUPS;
-      if (n < CHUNKS && there) copy16(stage + X_WORDS + n * 16, beside[i] + unit * step[i]);
-    }
-  }
-};
+// One thread copies a unit of ``Int8Rows`` to a stage: work.x is the map of its words, and work.factor has the scales,
+// with the sums behind them.
+DEVICE void copy_rows_of_x(u32 stage, const Work &work, int unit, u32 barrier) {
+  const u32 scales = (COLUMNS % UNIT == 0 ? 4 : min(4, GROUPS - 4 * unit)) * X_ROWS * 4, sums = HAS_LEAST ? X_ROWS * 32 : 0;
+  const char *beside = (const char *)work.factor;
+  barrier_expect(barrier, X_WORDS + scales + sums);
+  copy_blocks(stage, *(const TensorMap *)work.x, 0, 4 * unit, barrier, STAYS);
+  bulk_copy(stage + X_WORDS, beside + unit * (4 * X_ROWS * 4), scales, barrier);
+  if (HAS_LEAST) bulk_copy(stage + X_SUMS, beside + GROUPS * X_ROWS * 4 + unit * (X_ROWS * 32), sums, barrier);
+}
 
 // -- formats --------------------------------------------------------------------------------------------
 
@@ -323,7 +299,8 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
   float *left = (float *)(memory + WARPS * WEIGHT_BYTES + HEADER + COLUMN_WARPS * X_STAGES * X_UNIT);
   if (threadIdx.x < COLUMN_WARPS * X_STAGES) {
     const u32 at = header + threadIdx.x / X_STAGES * (X_STAGES * 16) + threadIdx.x % X_STAGES * 8;
-    barrier_init(at, XSource::THREADS), barrier_init(at + X_STAGES * 8, ROW_WARPS);
+    barrier_init(at, 1), barrier_init(at + X_STAGES * 8, ROW_WARPS);
+    barriers_are_set();
   }
   if (elected()) {
 #pragma unroll
@@ -346,15 +323,21 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     if (S::OF_UNIT == 2) step ^= 1;
     if (step == 0) ahead.next();
   };
-  const XSource x_source(work, row_warp * 32 + lane);
   Ring<X_STAGES> x_filled;
-  int x_rounds = 0;
+  int until_own = row_warp;  // the warps of the same units take turns
   auto copy_x = [&]() {
     if (x_ahead.over()) return;
-    if (x_rounds++ >= X_STAGES) barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
-    const int unit = x_ahead.pair + column_warp;
-    if (unit < x_ahead.end) x_source.copy(x_stages + x_filled.stage * X_UNIT, unit);
-    barrier_arrive_after_copies(full + 8 * x_filled.stage);
+    if (until_own == 0) {
+      const u32 barrier = full + 8 * x_filled.stage;
+      const int unit = x_ahead.pair + column_warp;
+      // Of a stage that was never filled, the turn before counts as over.
+      barrier_wait(empty + 8 * x_filled.stage, x_filled.turn ^ 1);
+      if (elected()) {
+        if (unit < x_ahead.end) copy_rows_of_x(x_stages + x_filled.stage * X_UNIT, work, unit, barrier);
+        else barrier_arrive(barrier);
+      }
+    }
+    until_own = until_own ? until_own - 1 : ROW_WARPS - 1;
     x_filled.next(), x_ahead.next();
   };
 

@@ -7,7 +7,7 @@ ahead; here it copies them to shared memory, further ahead and before the launch
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
 from kinfolk_kernels.int8_rows import Int8Rows
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS
-from kinfolk_kernels.linear.gemm_mma import MmaTile, launch_of, tile_of, tiles_of
+from kinfolk_kernels.linear.gemm_mma import Described, MmaTile, launch_of, tile_of, tiles_of
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
 from kinfolk_kernels.tensor_map import Boxes, TensorMap, tensor_map
 
@@ -42,18 +42,16 @@ Arrangement = tuple[int, int, int]
 """Warps of different rows, warps of different columns, stages of x."""
 
 USUAL: Arrangement = (4, 3, 4)
-LONG_AND_FEW_ROWS: Arrangement = (6, 2, 4)
-"""For up to eight rows of x and more than ``LONG_ROUNDS`` rounds of a program. With more warps of
-different columns, a tile has fewer parts to be summed, and x is copied more often. Measured in
-steps: the same launch again and again finds its code in the cache (``benchmarks/NOTES.md``)."""
+TALL: Arrangement = (6, 2, 4)
+"""With more warps of different columns, a tile has fewer parts to be summed, and x is copied more
+often. Measured in steps: the same launch again and again finds its code in the cache
+(``benchmarks/NOTES.md``)."""
 
-MANY_TILES: Mapping[int, Arrangement] = {3: (6, 2, 4), 4: (4, 2, 4)}
-"""For 17 to 32 rows, by their number of tiles of eight, as measured in steps. Three warps of
-different columns leave little room for stages, and of four tiles none."""
-
-WHOLE = {3}
+FOUR_TILES: Arrangement = (4, 2, 4)
+"""For 25 to 32 rows. Three warps of different columns leave no room for stages."""
 
 LONG_ROUNDS = 8
+"""A launch with more rounds of a program in the usual arrangement is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +84,28 @@ def gemm_mma_int8(
         {"X_STAGES": tile.x_stages, "WEIGHT_BYTES": weight_bytes, "MOST_STAGES": tile.stages},
         others + tile.warps * weight_bytes,
         UPPER_BITS,
-        described=_Maps,
+        described=Maps,
+        maps=(_units(x, 8 * row_tiles),),
     )
 
 
 def tile_for(matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
     """The tile for the shapes of the matrices and ``row_tiles`` tiles of eight rows of x."""
+    return fitted(tile_in(matrices, *arrangement_for(matrices, row_tiles)), matrices, row_tiles)
+
+
+def arrangement_for(matrices: Sequence[Planes], row_tiles: int) -> Arrangement:
+    """The fastest arrangement, as measured for a 27B."""
     row_warps, column_warps, _ = USUAL
     units = -(-matrices[0].columns // UNIT_COLUMNS) * sum(tiles_of(m, 1) for m in matrices)
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
-    arrangement = LONG_AND_FEW_ROWS if long and row_tiles == 1 else USUAL
-    arrangement = MANY_TILES.get(row_tiles, arrangement)
-    whole = tile_in(matrices, *USUAL)
-    if row_tiles in WHOLE and whole.share == whole.span:
-        arrangement = USUAL
-    return fitted(tile_in(matrices, *arrangement), matrices, row_tiles)
+    if row_tiles == 3:
+        usual = tile_in(matrices, *USUAL)
+        # Where no two programs share a tile, nothing is gained by fewer parts.
+        return USUAL if usual.share == usual.span else TALL
+    if row_tiles == 2:
+        return USUAL
+    return TALL if long else USUAL if row_tiles == 1 else FOUR_TILES
 
 
 def fitted(tile: MmaInt8Tile, matrices: Sequence[Planes], row_tiles: int) -> MmaInt8Tile:
@@ -149,8 +154,8 @@ def _other_bytes(matrices: Sequence[Planes], tile: MmaInt8Tile, row_tiles: int) 
     return -(-barriers // 128) * 128 + x + sums
 
 
-class _Maps(ctypes.Structure):
-    """A matrix as ``Addresses`` describes it, with tensor maps of what a warp copies at a time."""
+class Maps(Described):
+    """A matrix of whose planes a warp copies what it needs of a unit, or of half a unit."""
 
     _fields_ = (
         ("q", TensorMap),
@@ -164,7 +169,7 @@ class _Maps(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, planes: Planes, out: torch.Tensor, end: int) -> _Maps:
+    def of(cls, planes: Planes, out: torch.Tensor, end: int) -> Maps:
         layout = LAYOUTS[planes.format]
         groups = 2 if layout.number == EIGHT_BITS else 4
         return cls(
@@ -193,3 +198,9 @@ def _rows(plane: torch.Tensor | None, words: int) -> TensorMap:
         return TensorMap()
     groups, width = plane.shape[0], plane.shape[1]
     return tensor_map(plane, Boxes((4 * width, groups), (16 * width,), (4 * words, 8)))
+
+
+def _units(x: Int8Rows, rows: int) -> TensorMap:
+    """Boxes of four groups of ``rows`` rows of x: 64 bytes of each row, group by group."""
+    count, nbytes = x.words.shape[0], 4 * x.words.shape[1]
+    return tensor_map(x.words, Boxes((16, count, nbytes // 64), (nbytes, 64), (16, rows, 4)))

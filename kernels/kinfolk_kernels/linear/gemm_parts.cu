@@ -215,7 +215,7 @@ struct Matrix {
   int rows, end;  // end: of its programs
 };
 
-// x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. constant: of the kernel; if it were one
+// x: its address, or that of its tensor map. x_bytes: of a part of X_ROWS rows of x; first_row: of the program's part. constant: of the kernel; if it were one
 // of the code, the assembler would move it to a register anew for every use. policy: of the second-level cache, for
 // weights.
 struct Work {

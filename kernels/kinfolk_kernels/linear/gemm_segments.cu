@@ -20,8 +20,15 @@ DEVICE int take_part_of_x(Work &work, int program, int programs) {
 // parts, and the programs that read the same weights run at the same time.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 KERNEL(const __grid_constant__ Matrix m0, const __grid_constant__ Matrix m1, const __grid_constant__ Matrix m2,
-       const __grid_constant__ Matrix m3, Work work) {
+       const __grid_constant__ Matrix m3, Work work
+#if TENSOR_MAPS
+       , const __grid_constant__ TensorMap x_map
+#endif
+) {
   extern __shared__ __align__(1024) char memory[];
+#if TENSOR_MAPS
+  work.x = (const char *)&x_map;
+#endif
   // A program waits for those behind it, so the device must start these first.
   const int program = take_part_of_x(work, gridDim.x - 1 - blockIdx.x, m3.end);
   // Matrices of one format share code.

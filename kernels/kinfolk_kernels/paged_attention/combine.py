@@ -1,8 +1,8 @@
 """The kernel that combines the runs of each row in a fixed order, and applies the epilogue.
 
 A program computes some dimensions of one row and head. The runs of a tile are summed as a tree, and
-tiles one after another; a tile has ``BLOCK_RUNS`` runs, or ``FEW_RUNS`` if a row has no more. All of
-this depends only on the sequence's number of runs.
+tiles one after another. A tile has ``BLOCK_RUNS`` runs, or ``FEW_RUNS`` if a row has no more.
+All of this depends only on the sequence's number of runs.
 """
 
 from __future__ import annotations
