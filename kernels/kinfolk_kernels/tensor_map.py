@@ -14,12 +14,13 @@ import torch
 
 from kinfolk_kernels.cuda_source import driver, driver_ok
 
-BYTES, ALIGNMENT = 128, 64
-MAX_DIMENSIONS = 3
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+BOX_DIMENSIONS = 3
 
 _WORDS_OF_32_BITS = 2
 _SWIZZLE_128 = 3
-_NOT_INTERLEAVED = _ZEROS_OUTSIDE = 0
+_NOT_INTERLEAVED = 0
+_ZEROS_OUTSIDE = 0
 _NOT_PROMOTED = 0
 """The second-level cache reads no more than is asked for. With 256 bytes at a time, products of 16
 rows are 2 % slower."""
@@ -30,9 +31,9 @@ class Description(ctypes.Structure):
 
     _fields_ = (
         ("address", ctypes.c_uint64),
-        ("sizes", ctypes.c_uint64 * MAX_DIMENSIONS),
-        ("strides", ctypes.c_uint64 * MAX_DIMENSIONS),
-        ("box", ctypes.c_uint32 * MAX_DIMENSIONS),
+        ("sizes", ctypes.c_uint64 * BOX_DIMENSIONS),
+        ("strides", ctypes.c_uint64 * BOX_DIMENSIONS),
+        ("box", ctypes.c_uint32 * BOX_DIMENSIONS),
         ("dimensions", ctypes.c_uint32),
         ("swizzled", ctypes.c_uint32),
     )
@@ -41,7 +42,7 @@ class Description(ctypes.Structure):
 class TensorMap(ctypes.Structure):
     """The argument of a kernel, encoded. Zeros: a map that is not used."""
 
-    _fields_ = (("bytes", ctypes.c_char * BYTES),)
+    _fields_ = (("bytes", ctypes.c_char * MAP_BYTES),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,17 @@ def tensor_map(tensor: torch.Tensor, boxes: Boxes) -> TensorMap:
 @lru_cache(maxsize=16384)
 def _encoded(address: int, boxes: Boxes, has_driver: bool) -> TensorMap:
     count = len(boxes.sizes)
-    sizes = (ctypes.c_uint64 * MAX_DIMENSIONS)(*boxes.sizes)
-    strides = (ctypes.c_uint64 * MAX_DIMENSIONS)(*boxes.strides)
-    box = (ctypes.c_uint32 * MAX_DIMENSIONS)(*boxes.box)
-    every = (ctypes.c_uint32 * MAX_DIMENSIONS)(1, 1, 1)
+    sizes = (ctypes.c_uint64 * BOX_DIMENSIONS)(*boxes.sizes)
+    strides = (ctypes.c_uint64 * BOX_DIMENSIONS)(*boxes.strides)
+    box = (ctypes.c_uint32 * BOX_DIMENSIONS)(*boxes.box)
+    every = (ctypes.c_uint32 * BOX_DIMENSIONS)(1, 1, 1)
     found = TensorMap()
     if not has_driver:
         described = Description(address, sizes, strides, box, count, boxes.swizzled)
         ctypes.memmove(ctypes.byref(found), ctypes.byref(described), ctypes.sizeof(described))
         return found
-    space = ctypes.create_string_buffer(BYTES + ALIGNMENT)
-    at = -(-ctypes.addressof(space) // ALIGNMENT) * ALIGNMENT
+    space = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+    at = -(-ctypes.addressof(space) // MAP_ALIGNMENT) * MAP_ALIGNMENT
     driver_ok(
         driver().cuTensorMapEncodeTiled(
             ctypes.c_void_p(at),
@@ -93,5 +94,5 @@ def _encoded(address: int, boxes: Boxes, has_driver: bool) -> TensorMap:
         ),
         f"to encode a tensor map of {boxes}",
     )
-    ctypes.memmove(ctypes.byref(found), at, BYTES)
+    ctypes.memmove(ctypes.byref(found), at, MAP_BYTES)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import early, fetch_ahead, start_dependents, wait_for_producers
 
 
 @triton.jit(do_not_specialize=["stores"])
@@ -39,13 +39,14 @@ def advance_kernel(
     span = spans + 4 * tl.program_id(1)
     head = tl.program_id(0) // (DV // BV)
     first = tl.program_id(0) * BV
-    if PDL:
+    row = early(span).to(tl.int64)
+    slot = early(span + 2).to(tl.int64)
+    single = (early(span + 1) == 1) & (early(span + 3) == 0)
+    if PDL and single:
         lines = first * DK + tl.arange(0, BV * DK // 32) * 32
-        fetch_ahead(state_ptr + guess(span + 2).to(tl.int64) * (HV * DV * DK) + lines)
+        fetch_ahead(state_ptr + slot * (HV * DV * DK) + lines)
     wait_for_producers(PDL)
-    row = tl.load(span).to(tl.int64)
-    slot = tl.load(span + 2).to(tl.int64)
-    if (tl.load(span + 1) != 1) | (tl.load(span + 3) != 0):
+    if not single:
         return
     r = first % DV + tl.arange(0, BV)
     c = tl.arange(0, DK)

@@ -141,21 +141,22 @@ def decode_kernel(
     ABOVE: tl.constexpr, UP_TO: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, TREES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid ((programs for runs, plus one for the arena if TREES) x tiles; key heads; sequences).
+    """Grid (key heads x tiles; sequences; programs for runs, plus one for the arena if TREES).
 
     Tiles of a sequence are neighbours in the grid, so that keys and values are in the cache for the
-    second one. Processes sequences with more than ABOVE and up to UP_TO pairs of a row and a query
-    head of the group. K_ROW and V_ROW are the elements of a stored row, or its bytes of codes.
-    ``scale`` includes log2 e.
+    second one. The first programs of all sequences come first: later ones may have no run, and the
+    device has no room for all at the same time. Processes sequences with more than ABOVE and up to
+    UP_TO pairs of a row and a query head of the group. K_ROW and V_ROW are the elements of a stored
+    row, or its bytes of codes. ``scale`` includes log2 e.
     """
     start_dependents(PDL)
-    sequence = early(short + tl.program_id(2))
+    sequence = early(short + tl.program_id(1))
     start, rows = early(spans + 4 * sequence), early(spans + 4 * sequence + 1)
     n = early(entries + sequence)
     pairs = rows * GROUP
-    head = tl.program_id(1)
+    head = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    program = tl.program_id(0) // tiles
+    program = tl.program_id(2)
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = pair < pairs
     row = start + pair // GROUP
@@ -175,7 +176,7 @@ def decode_kernel(
     out = (row.to(tl.int64) * (KV_HEADS * GROUP) + q_heads) * slots
     VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == KV_Q4_0 else VALUE_SIZE
     HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == KV_Q4_0 else 1
-    programs = tl.num_programs(0) // tiles
+    programs = tl.num_programs(2)
     if TREES:
         programs = programs - 1
     if program < programs:

@@ -95,7 +95,7 @@ class Call:
             tiles, kv_heads = triton.cdiv(most, tile.m), heads_of(self.pools[0])
             others = tiles * kv_heads * len(self._layout.short)
             programs = min(runs, triton.cdiv(tile.programs * self.device.processors, others))
-            grid = ((programs + self._traits.trees) * tiles, kv_heads, len(self._layout.short))
+            grid = (kv_heads * tiles, len(self._layout.short), programs + self._traits.trees)
             yield Launch(
                 decode_kernel,
                 grid,
