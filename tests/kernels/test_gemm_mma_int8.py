@@ -161,8 +161,8 @@ def test_shares_cover_every_unit_once_and_fill_the_device_once(columns, rows):
 
 @pytest.mark.parametrize("names", [*product(LAYOUTS, repeat=2)], ids="-".join)
 def test_two_stages_of_all_formats_of_a_launch_fit_in_shared_memory(names):
-    for rows in (2, 9, 16, 24, 32):
-        launch = launch_of(rows, *names, columns=512)
+    for rows, out in product((2, 9, 16, 24, 32), (4096, 1 << 19)):
+        launch = launch_of(rows, *names, columns=512, out=out)
         assert launch.shared <= MAX_SHARED
         weight_bytes = dict(launch.source.defines)["WEIGHT_BYTES"]
         assert weight_bytes >= 2 * max(map(stage_bytes, names))

@@ -39,7 +39,7 @@ static const size_t STACK = 256 * 1024;
 static const long MOST_IDLE = 20000;  // turns of all threads without any progress
 
 struct Pending {
-  enum { COPY, ARRIVE, END } kind;
+  enum { COPY, END } kind;
   uint32_t to;
   const void *from;
   bool is;
@@ -101,7 +101,6 @@ static void do_bulk() {
 static void do_copy(Thread &t) {
   Pending p = t.copies.front();
   t.copies.pop_front();
-  if (p.kind == Pending::ARRIVE) arrive_at(p.to);
   if (p.kind == Pending::COPY) {
     if (p.is) memcpy(memory + p.to, p.from, 16);
     else memset(memory + p.to, 0, 16);
@@ -157,8 +156,7 @@ DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
   copies_may_end();
 }
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there, uint64_t) { copy16_or_zero(to, from, there); }
-DEVICE void copy16(u32 to, const void *from) { copy16_or_zero(to, from, true); }
-template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, uint64_t) { copy16(to, (const char *)from + OFFSET); }
+template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, uint64_t) { copy16_or_zero(to, (const char *)from + OFFSET, true); }
 DEVICE u32 own_address(u32 at) { return at; }
 DEVICE void end_of_copies() { threads[current].copies.push_back({Pending::END, 0, nullptr, false}); }
 template <int LEFT> DEVICE void wait_for_copies() {
@@ -170,13 +168,8 @@ template <typename T> static T at_shared(u32 at) { T v; return memcpy(&v, memory
 DEVICE uint4 load16(u32 at) { return at_shared<uint4>(at); }
 DEVICE float2 load_two(u32 at) { return at_shared<float2>(at); }
 DEVICE uint2 load8(u32 at) { return at_shared<uint2>(at); }
-DEVICE void store16(u32 at, const uint4 &v) { memcpy(memory + at, &v, 16); }
 DEVICE void barrier_init(u32 at, u32 arrivals) { barrier_at(at) = {(int32_t)arrivals, (int16_t)arrivals, 0}; }
 DEVICE void barrier_arrive(u32 at) { arrive_at(at); }
-DEVICE void barrier_arrive_after_copies(u32 at) {
-  threads[current].copies.push_back({Pending::ARRIVE, at, nullptr, false});
-  copies_may_end();
-}
 DEVICE void barrier_wait(u32 at, u32 parity) { while ((u32)barrier_at(at).turn == parity) yield(); }
 DEVICE void column_warps_wait(int barrier) { together(named[barrier], 32 * COLUMN_WARPS, nullptr, 0, [](Collective &) {}); }
 DEVICE uint4 load_of_others(const u32 *at) { return yield(), *(const uint4 *)at; }

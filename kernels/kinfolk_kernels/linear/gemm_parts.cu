@@ -24,10 +24,7 @@ struct __align__(64) TensorMap {
 };
 
 DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-DEVICE void copy16(u32 to, const void *from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
-// With the offset in the instruction, and a policy of the second-level cache. See own_address.
+// A copy with the offset in the instruction, and a policy of the second-level cache. See own_address.
 template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, u64 policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1 + %2], 16, %3;" ::"r"(to), "l"(from), "n"(OFFSET), "l"(policy));
 }
@@ -54,17 +51,10 @@ DEVICE uint2 load8(u32 at) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
   return v;
 }
-DEVICE void store16(u32 at, const uint4 &v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
 DEVICE void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-// Arrives when all copies that the thread has begun are there.
-DEVICE void barrier_arrive_after_copies(u32 barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
 DEVICE void barrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -282,10 +272,6 @@ struct Rounds {
     tile++, pair = 0, end = end_of();
     return true;
   }
-};
-
-template <bool VALUE> struct Bool {
-  static constexpr bool value = VALUE;
 };
 
 // A place in a ring of stages, and the parity of the turn around it.
