@@ -2,9 +2,8 @@
 //
 // A warp multiplies 32 rows of a matrix with all rows of x, a unit of four groups (256 columns) at a time.
 // ROW_WARPS warps of a program take other rows, and COLUMN_WARPS as many other units of the same rows;
-// their sums are added in shared memory. Each warp copies its own weights to shared memory, some units
-// ahead, and waits for no other warp. The warps of the same units take turns to
-// copy x.
+// their sums are added in shared memory. One lane of each warp copies the warp's weights to shared memory, some
+// units ahead, and waits for no other warp. The warps of the same units take turns to copy x.
 //
 // The four lanes of a row read words of one group, so the tensor core adds 32 products of one scale: a whole
 // number, which is multiplied by the whole scale. Numbers are converted to float32 once for 64 columns, as x
@@ -74,7 +73,7 @@ template <int FORMAT, int STAGES> struct Stages {
   ALWAYS Stages(u32 base, int warp)
       : q(base + warp * STAGES * S::Q), high(base + WARPS * STAGES * S::Q + warp * STAGES * S::HIGH),
         scales(base + WARPS * STAGES * (S::Q + S::HIGH) + warp * STAGES * (S::SCALES + S::SUPERS)) {}
-  // One thread copies stage n of the rows from group ``row`` on; ``barrier`` is reached when it is there.
+  // One thread copies stage n of the rows from group ``row`` on. ``barrier`` waits for its bytes.
   ALWAYS void copy(int stage, const Matrix &m, int row, int n, u32 barrier, u64 policy) const {
     const u32 to = scales + stage * (S::SCALES + S::SUPERS);
     barrier_expect(barrier, S::BYTES);
