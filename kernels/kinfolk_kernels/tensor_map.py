@@ -22,8 +22,8 @@ _SWIZZLE_128 = 3
 _NOT_INTERLEAVED = 0
 _ZEROS_OUTSIDE = 0
 _NOT_PROMOTED = 0
-"""The second-level cache reads no more than is asked for. With 256 bytes at a time, products of 16
-rows are 2 % slower."""
+"""The second-level cache reads no more than is asked for. With 256 bytes at a time, steps of 16
+sequences are 1 to 2 % slower (``benchmarks/NOTES.md``)."""
 
 
 class Description(ctypes.Structure):

@@ -32,6 +32,12 @@ LEAST_UNITS = LEAST_PAIRS // 2
 UPPER_BITS = 0x80808080
 """The upper bit of each byte of a word."""
 
+STAGE_GROUPS = 8
+"""Groups of four rows of a warp."""
+
+BLOCK_BYTES = 128
+"""Of a group's words, stored side by side in shared memory."""
+
 STAGES = 4
 """Most stages of a warp's weights."""
 
@@ -43,12 +49,14 @@ Arrangement = tuple[int, int, int]
 
 USUAL: Arrangement = (4, 3, 4)
 TALL: Arrangement = (6, 2, 4)
-"""With more warps of different columns, a tile has fewer parts to be summed, and x is copied more
-often. Measured in steps: the same launch again and again finds its code in the cache
+"""For long launches of up to 8 or of 25 to 32 rows, and for 17 to 24 rows where programs share
+tiles. With fewer warps of different columns, a tile has more parts to be summed, and x is copied
+less often. Measured in steps: the same launch again and again finds its code in the cache
 (``benchmarks/NOTES.md``)."""
 
 FOUR_TILES: Arrangement = (4, 2, 4)
-"""For 25 to 32 rows. Three warps of different columns leave no room for stages."""
+"""For 25 to 32 rows in other launches. Three warps of different columns leave no room for
+stages."""
 
 LONG_ROUNDS = 8
 """A launch with more rounds of a program in the usual arrangement is long."""
@@ -101,7 +109,6 @@ def arrangement_for(matrices: Sequence[Planes], row_tiles: int) -> Arrangement:
     long = units > LONG_ROUNDS * MULTIPROCESSORS * row_warps * column_warps
     if row_tiles == 3:
         usual = tile_in(matrices, *USUAL)
-        # Where no two programs share a tile, nothing is gained by fewer parts.
         return USUAL if usual.share == usual.span else TALL
     if row_tiles == 2:
         return USUAL
@@ -165,7 +172,7 @@ class Maps(Described):
         ("y", ctypes.c_void_p),
         ("rows", ctypes.c_int),
         ("end", ctypes.c_int),
-        ("padding", ctypes.c_char * 48),
+        ("padding", ctypes.c_char * 48),  # to a multiple of what maps are aligned to
     )
 
     @classmethod
@@ -184,20 +191,21 @@ class Maps(Described):
 
 
 def _blocks(plane: torch.Tensor | None, blocks: int) -> TensorMap:
-    """Boxes of ``blocks`` times 128 bytes of eight groups of four rows."""
+    """Boxes of ``blocks`` blocks of ``STAGE_GROUPS`` groups of four rows."""
     if plane is None:
         return TensorMap()
     groups, nbytes = plane.shape[0], plane.shape[1] * 16
-    sizes, strides = (32, groups, nbytes // 128), (nbytes, 128)
-    return tensor_map(plane, Boxes(sizes, strides, (32, 8, blocks), swizzled=True))
+    words = BLOCK_BYTES // 4
+    sizes, strides = (words, groups, nbytes // BLOCK_BYTES), (nbytes, BLOCK_BYTES)
+    return tensor_map(plane, Boxes(sizes, strides, (words, STAGE_GROUPS, blocks), swizzled=True))
 
 
 def _rows(plane: torch.Tensor | None, words: int) -> TensorMap:
-    """Boxes of ``words`` words of eight groups of four rows."""
+    """Boxes of ``words`` words of ``STAGE_GROUPS`` groups of four rows."""
     if plane is None:
         return TensorMap()
     groups, width = plane.shape[0], plane.shape[1]
-    return tensor_map(plane, Boxes((4 * width, groups), (16 * width,), (4 * words, 8)))
+    return tensor_map(plane, Boxes((4 * width, groups), (16 * width,), (4 * words, STAGE_GROUPS)))
 
 
 def _units(x: Int8Rows, rows: int) -> TensorMap:

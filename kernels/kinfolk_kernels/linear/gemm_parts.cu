@@ -66,7 +66,8 @@ DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
-// A box of a tensor, at columns (or words of 128 bytes), rows and blocks of 128 bytes. What lies outside is zero.
+// One thread asks for a box of a tensor, whose bytes the barrier waits for: copy_rows at a word and a row, copy_blocks
+// at a row and a block of 128 bytes. What lies outside of the tensor is zero.
 DEVICE void copy_rows(u32 to, const TensorMap &from, int column, int row, u32 barrier, u64 policy) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
                "l"(&from), "r"(column), "r"(row), "r"(barrier), "l"(policy) : "memory");

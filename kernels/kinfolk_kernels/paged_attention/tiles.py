@@ -23,7 +23,7 @@ HEIGHTS = (16, 32, 64, 128)
 NO_LIMIT = 1 << 30
 
 LONGEST_PART = 256
-"""Most dimensions of a program of the combine kernel, which reads 32 runs at a time."""
+"""Most dimensions of a program of the combine kernel, which reads up to 32 runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
