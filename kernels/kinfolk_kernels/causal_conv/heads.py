@@ -14,12 +14,10 @@ from kinfolk_kernels.causal_conv.kernels import (
     convolved,
     fetch_state,
     keep_states,
-    rows_above,
     seen_by,
-    singles_of,
     taps_of,
 )
-from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 
 
 @triton.jit
@@ -89,7 +87,7 @@ def heads_kernel(
     PDL: tl.constexpr,
 ):
     """Grid (rows / BR, channels / DIM + 1): a program computes DIM channels, one head, of BR rows;
-    the last program computes the gates of its rows. The launch comes behind a product."""
+    the last program computes the gates of its rows."""
     start_dependents(PDL)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     inside = row < rows
@@ -113,15 +111,13 @@ def heads_kernel(
     else:
         c = head * DIM + tl.arange(0, DIM)
         taps = taps_of(weight_ptr, c, channels, TAPS)
-        sequence = early(sequences + row, inside)
-        slot = early(slots + sequence, inside)
-        above = rows_above(parents, row, inside, TAPS)
-        singles = singles_of(spans, sequence, inside)
         if PDL and BR == 1:
             lines = head * DIM + tl.arange(0, (DIM + 31) // 32) * 32
-            fetch_state(state_ptr, slot, lines, channels, TAPS)
+            fetch_state(state_ptr, parents, sequences, slots, spans, row, lines, channels, TAPS)
         wait_for_producers(PDL)
-        seen = seen_by(x_ptr, state_ptr, above, slot, inside, c, x_row, channels, TAPS, TAPS)
+        sequence = tl.load(sequences + row, mask=inside, other=0)
+        slot = tl.load(slots + sequence, mask=inside, other=0)
+        seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS)
         out = convolved(seen, taps, TAPS)
         unit = tl.rsqrt(tl.sum(out * out, 1) + eps)[:, None]
         out *= tl.where(head < HK, unit * scale, tl.where(head < 2 * HK, unit, 1.0))
@@ -129,11 +125,12 @@ def heads_kernel(
         keep_states(
             seen,
             state_ptr,
-            singles,
+            spans,
             store_rows,
             store_slots,
             stores,
             row,
+            sequence,
             slot,
             inside,
             c,

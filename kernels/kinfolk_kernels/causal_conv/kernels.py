@@ -10,7 +10,7 @@ import triton.language as tl
 
 from kinfolk_kernels.activations import silu
 from kinfolk_kernels.commit_layers import of_layer
-from kinfolk_kernels.dependent import early, fetch_ahead, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
 
 
 @triton.jit
@@ -25,38 +25,22 @@ def taps_of(weight_ptr, c, channels, TAPS: tl.constexpr):
 
 
 @triton.jit
-def fetch_state(state_ptr, slot, c, channels, TAPS: tl.constexpr):
-    """Prefetch the committed inputs of one row in channels ``c``."""
+def fetch_state(state_ptr, parents, sequences, slots, spans, row, c, channels, TAPS: tl.constexpr):
+    """Prefetch the committed inputs of one row in channels ``c``, and the indices leading there."""
+    fetch_ahead(parents + row)
+    sequence = guess(sequences + row)
+    fetch_ahead(spans + 4 * sequence)
+    place = guess(slots + sequence) * (TAPS - 1)
     for j in tl.static_range(TAPS - 1):
-        fetch_ahead(state_ptr + (slot * (TAPS - 1) + j)[:, None] * channels + c[None, :])
-
-
-@triton.jit
-def rows_above(parents, row, inside, COUNT: tl.constexpr):
-    """A tuple of COUNT times rows: the rows, the one before each on its path, and so on; below zero
-    before the roots. Tables only, so this may come before the wait behind a product."""
-    up = row
-    rows = (row,)
-    for _ in tl.static_range(1, COUNT):
-        real = inside & (up >= 0)
-        up = tl.where(real, early(parents + up, real), -1)
-        rows = rows + (up,)  # type: ignore[assignment]
-    return rows
-
-
-@triton.jit
-def singles_of(spans, sequence, inside):
-    """Which rows are the only one of their sequence, and no draft; see ``rows_above``."""
-    count = early(spans + 4 * sequence + 1, inside)
-    drafted = early(spans + 4 * sequence + 3, inside)
-    return (count == 1) & (drafted == 0)
+        fetch_ahead(state_ptr + (place + j)[:, None] * channels + c[None, :])
 
 
 @triton.jit
 def seen_by(
     x_ptr,
     state_ptr,
-    above,
+    parents,
+    row,
     slot,
     inside,
     c,
@@ -66,14 +50,14 @@ def seen_by(
     COUNT: tl.constexpr,
 ):
     """A tuple of COUNT tiles float32 [rows, channels]: the input of each row, the one before it on
-    its path, and so on, which ``above`` lists; before the roots come the TAPS - 1 committed
-    inputs."""
+    its path, and so on; before the roots come the TAPS - 1 committed inputs."""
     among = (c < channels)[None, :]
-    missing = tl.zeros_like(above[0])
+    up = row
+    missing = tl.zeros_like(row)
     inputs = ()
     for distance in tl.static_range(COUNT):
-        up = above[distance]
         if distance > 0:
+            up = tl.load(parents + up, mask=inside & (up >= 0), other=-1)
             missing = tl.where(up < 0, missing + 1, 0)
         drawn = (inside & (up >= 0))[:, None] & among
         at = up[:, None] * x_row + c[None, :]
@@ -109,11 +93,12 @@ def _leave(state_ptr, slot, seen, inside, c, channels, TAPS: tl.constexpr):
 def keep_states(
     seen,
     state_ptr,
-    singles,
+    spans,
     store_rows,
     store_slots,
     stores,
     row,
+    sequence,
     slot,
     inside,
     c,
@@ -122,15 +107,18 @@ def keep_states(
     SINGLES: tl.constexpr,
     STORES: tl.constexpr,
 ):
-    """Write checkpoints and the states after ``singles``, which no other row reads."""
+    """Write checkpoints and the states of certain segments of one row, which no other row reads."""
     if STORES:
         for index in range(stores):
             hit = inside & (row == tl.load(store_rows + index))
             target = tl.zeros_like(row) + tl.load(store_slots + index)
             _leave(state_ptr, target, seen, hit, c, channels, TAPS)
     if SINGLES:
+        count = tl.load(spans + 4 * sequence + 1, mask=inside, other=0)
+        drafted = tl.load(spans + 4 * sequence + 3, mask=inside, other=1)
+        alone = inside & (count == 1) & (drafted == 0)
         tl.debug_barrier()
-        _leave(state_ptr, slot, seen, inside & singles, c, channels, TAPS)
+        _leave(state_ptr, slot, seen, alone, c, channels, TAPS)
 
 
 @triton.jit(do_not_specialize=["rows", "stores"])
@@ -166,8 +154,7 @@ def rows_kernel(
     wait_for_producers(PDL)
     sequence = tl.load(sequences + row, mask=inside, other=0)
     slot = tl.load(slots + sequence, mask=inside, other=0)
-    above = rows_above(parents, row, inside, TAPS)
-    seen = seen_by(x_ptr, state_ptr, above, slot, inside, c, x_row, channels, TAPS, TAPS)
+    seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS)
     out = convolved(seen, taps, TAPS)
     at = out_ptr + row[:, None] * channels + c[None, :]
     mask = inside[:, None] & (c < channels)[None, :]
@@ -175,11 +162,12 @@ def rows_kernel(
     keep_states(
         seen,
         state_ptr,
-        singles_of(spans, sequence, inside),
+        spans,
         store_rows,
         store_slots,
         stores,
         row,
+        sequence,
         slot,
         inside,
         c,
@@ -211,8 +199,7 @@ def slices_kernel(
     slot = tl.load(entry + 2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = row >= 0
-    above = rows_above(parents, row, inside, TAPS - 1)
-    seen = seen_by(x_ptr, state_ptr, above, slot, inside, c, x_row, channels, TAPS, TAPS - 1)
+    seen = seen_by(x_ptr, state_ptr, parents, row, slot, inside, c, x_row, channels, TAPS, TAPS - 1)
     tl.debug_barrier()
     _leave(state_ptr, slot, seen, inside, c, channels, TAPS)
 

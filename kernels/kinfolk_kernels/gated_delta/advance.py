@@ -5,7 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kinfolk_kernels.dependent import early, fetch_ahead, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
+
+FETCHED_SEQUENCES = tl.constexpr(4)
+"""Sequences whose states are fetched ahead: of those, about all programs are resident when the
+launch begins. Later programs find their producers' work done, and would only wait for the slot."""
 
 
 @triton.jit(do_not_specialize=["stores"])
@@ -39,14 +43,13 @@ def advance_kernel(
     span = spans + 4 * tl.program_id(1)
     head = tl.program_id(0) // (DV // BV)
     first = tl.program_id(0) * BV
-    row = early(span).to(tl.int64)
-    slot = early(span + 2).to(tl.int64)
-    single = (early(span + 1) == 1) & (early(span + 3) == 0)
-    if PDL and single:
+    if PDL and tl.program_id(1) < FETCHED_SEQUENCES:
         lines = first * DK + tl.arange(0, BV * DK // 32) * 32
-        fetch_ahead(state_ptr + slot * (HV * DV * DK) + lines)
+        fetch_ahead(state_ptr + guess(span + 2).to(tl.int64) * (HV * DV * DK) + lines)
     wait_for_producers(PDL)
-    if not single:
+    row = tl.load(span).to(tl.int64)
+    slot = tl.load(span + 2).to(tl.int64)
+    if (tl.load(span + 1) != 1) | (tl.load(span + 3) != 0):
         return
     r = first % DV + tl.arange(0, BV)
     c = tl.arange(0, DK)
