@@ -30,7 +30,7 @@ from kinfolk.engine.memory import (
 from kinfolk.engine.preparing import LOGIT_ROWS, default_checkpoints
 from kinfolk.engine.preparing_drafters import HOST_DRAFT
 from kinfolk.engine.sizing import GIB, LEAST_COUNTS
-from kinfolk.engine.step_rows import SLICE_ROWS, longest_slice, longest_step
+from kinfolk.engine.step_rows import ON_GPU, longest_slice, longest_step
 from kinfolk.errors import CapacityError
 from kinfolk.gguf.inventory import Inventory, TensorInfo
 from kinfolk.gguf.metadata import Metadata
@@ -127,7 +127,7 @@ def _wanted(settings: Settings, context: int) -> StateLimits:
         checkpoints=default_checkpoints(settings, is_host=False, cached=True),
         blocks=(),
         context=context,
-        step_rows=SLICE_ROWS["cuda"],
+        step_rows=ON_GPU.slice,
         codec=Codec("bf16"),
     )
 

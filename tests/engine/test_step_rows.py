@@ -17,16 +17,19 @@ MIXTURE = WeightPlan((WeightSpec("gate", (8, 4)), WeightSpec("up", (2, 8, 4), "e
     [
         ("cpu", DENSE, 64, 512),
         ("cpu", MIXTURE, 64, 512),
-        ("cuda", DENSE, 64, 2048),
+        ("cuda", DENSE, 24, 2048),
         ("cuda", MIXTURE, 24, 2048),
+        ("cuda", DENSE, 32, 3072),
         ("cuda", MIXTURE, 32, 4096),
     ],
 )
-def test_a_slice_is_long_where_experts_and_a_large_device_make_it_pay(device, weights, gib, rows):
+def test_a_slice_is_long_where_a_large_device_and_experts_make_it_pay(device, weights, gib, rows):
     assert longest_slice(device, weights, gib * GIB) == rows
 
 
-@pytest.mark.parametrize(("slice_rows", "rows"), [(512, 1024), (2048, 4096), (4096, 6144)])
+@pytest.mark.parametrize(
+    ("slice_rows", "rows"), [(512, 1024), (2048, 4096), (3072, 4096), (4096, 6144)]
+)
 def test_a_step_has_room_beside_its_slice(slice_rows, rows):
     assert longest_step(None, slice_rows) == rows
 
@@ -42,8 +45,9 @@ def test_slices_are_shorter_while_others_decode_unless_none_are_asked_for(asked,
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("weights", [DENSE, MIXTURE])
-def test_short_slices_end_where_chunks_of_the_delta_rule_do(device, weights):
-    rows = longest_slice(device, weights, 64 * GIB)
+@pytest.mark.parametrize("gib", [24, 64])
+def test_short_slices_end_where_chunks_of_the_delta_rule_do(device, weights, gib):
+    rows = longest_slice(device, weights, gib * GIB)
     short = longest_mixed_slice(None, rows)
     assert short < rows
     assert short % 64 == 0

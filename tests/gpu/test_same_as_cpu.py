@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine import step_rows
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
-from kinfolk.engine.step_rows import SLICE_ROWS
 from kinfolk.ops.binding import Ops
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
@@ -138,7 +138,7 @@ def score(registry, files, wrapped_ops) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         settings = load_settings(device=device, dtype=dtype, **more)
         # One slice on both: sums and the choice of experts are compared slice by slice.
-        slices = patch.dict(SLICE_ROWS, cpu=ROWS)
+        slices = patch.object(step_rows, "ON_CPU", replace(step_rows.ON_CPU, slice=ROWS))
         with wrapped_ops(route=route), slices:
             loaded = load_model(files(name), settings, registry)
         tokens = np.random.default_rng(0).integers(0, loaded.info.vocabulary, ROWS)[:rows].tolist()

@@ -2,43 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kinfolk.engine.sizing import GIB
 from kinfolk.plans import WeightPlan
 
-SLICE_ROWS = {"cpu": 512, "cuda": 2048}
-"""Rows of a slice, by device."""
 
-EXPERT_SLICE_ROWS = 4096
-"""Rows of a slice of a model with experts on a large GPU: of 2048, each of 256 experts would get
-64, half a tile of its matrices."""
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """Rows by default: of a ``slice`` of a prompt; of a slice while other sequences decode, which
+    wait for it (``mixed_slice``); of a whole ``step``."""
 
-MIXED_SLICE_ROWS = {SLICE_ROWS["cpu"]: 64, SLICE_ROWS["cuda"]: 192, EXPERT_SLICE_ROWS: 512}
-"""Rows of a slice of a step in which sequences decode, by those of a slice elsewhere. They wait for
-it: 35 ms for 192 rows of a 27B and for 512 of a mixture with 3 B active weights (H200). 192 rows
-and up to 64 that decode are in one captured step of 256."""
+    slice: int
+    mixed_slice: int
+    step: int
+
+
+ON_CPU = StepRows(512, 64, 1024)
+
+ON_GPU = StepRows(2048, 192, 4096)
+"""192 rows of a 27B take 35 ms (H200). With up to 64 that decode they are in one captured step of
+256."""
+
+ON_LARGE_GPU = StepRows(3072, 192, 4096)
+"""A longer slice turns the weights of a long prompt into numbers less often: a tenth of the time
+with 2048 rows. Other prompts wait for it."""
+
+EXPERTS_ON_LARGE_GPU = StepRows(4096, 512, 6144)
+"""With 2048 rows, each of 256 experts would get 64, half a tile of its matrices. 512 rows of a
+mixture with 3 B active weights take 35 ms (H200)."""
+
+BY_LENGTH = (EXPERTS_ON_LARGE_GPU, ON_LARGE_GPU, ON_GPU, ON_CPU)
 
 LARGE_BYTES = 32 * GIB
 """A GPU that has so much to use is large."""
-
-COMPANY_ROWS = 2048
-"""Most rows, by default, that a step has beside a slice."""
 
 
 def longest_slice(device: str, weights: WeightPlan, usable: int) -> int:
     """Rows of a slice of a prompt on a ``device`` with ``usable`` bytes. It is constant for a
     process. No draft is longer."""
+    if device == "cpu":
+        return ON_CPU.slice
+    if usable < LARGE_BYTES:
+        return ON_GPU.slice
     mixture = any(spec.role == "experts" for spec in weights)
-    if mixture and device == "cuda" and usable >= LARGE_BYTES:
-        return EXPERT_SLICE_ROWS
-    return SLICE_ROWS[device]
+    return (EXPERTS_ON_LARGE_GPU if mixture else ON_LARGE_GPU).slice
 
 
 def longest_step(asked: int | None, slice_rows: int) -> int:
-    """Most rows of a step: what was ``asked`` for, or a slice and as many again, up to 2048."""
-    return asked or slice_rows + min(slice_rows, COMPANY_ROWS)
+    """Most rows of a step with slices of ``slice_rows`` rows: what was ``asked`` for, or by
+    these."""
+    return asked or _with_slices_of(slice_rows).step
 
 
 def longest_mixed_slice(asked: int | None, slice_rows: int) -> int | None:
     """Most rows of a slice of a step in which sequences decode, of slices of ``slice_rows`` rows:
     what was ``asked`` for, or by these. ``None`` if 0 is asked for: no fewer."""
-    return MIXED_SLICE_ROWS[slice_rows] if asked is None else asked or None
+    return _with_slices_of(slice_rows).mixed_slice if asked is None else asked or None
+
+
+def _with_slices_of(slice_rows: int) -> StepRows:
+    return next(rows for rows in BY_LENGTH if rows.slice <= slice_rows)
