@@ -221,23 +221,20 @@ def gate_up_kernel(
     """
     pair = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * NR
-    if PADDED:
-        # A table of the step. The ids need not wait for it, then.
-        real = early(rows_ptr)
     wait_for_producers(PDL)
     start_dependents(PDL)
     if pair < pairs:
         row = pair // TOP_K
         there = first < F // 4
+        # Neither load waits for the other, and both find in the first-level cache what the
+        # programs before have read.
+        expert = tl.load(ids_ptr + pair)
+        if PADDED:
+            there &= row < tl.load(rows_ptr)
+        bay = tl.load(bay_ptr + expert, mask=there, other=-1).to(tl.int64)
         if GAPS:
-            if PADDED:
-                there &= row < real
-            expert = tl.load(ids_ptr + pair, mask=there, other=0)
-            bay = tl.load(bay_ptr + expert, mask=there, other=-1).to(tl.int64)
             there &= bay >= 0
         if there:
-            if not GAPS:
-                bay = tl.load(bay_ptr + tl.load(ids_ptr + pair)).to(tl.int64)
             if FAR:
                 at = record_of(bay, gate_q, far_ptr, near, record)
                 gate = (moved(gate_q, at), moved(gate_high, at),
@@ -270,6 +267,26 @@ def gate_up_kernel(
         elif GATED and first == SHARED_F // 4:
             share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
             tl.store(open_ptr + row, share)
+
+
+@triton.jit
+def _pair_at(row, lane, OWN: tl.constexpr, TOP_K: tl.constexpr):
+    """The pair of a row whose words lane ``lane`` has, of OWN lanes for each; the last one for
+    lanes behind."""
+    return row * TOP_K + tl.minimum(lane // OWN, TOP_K - 1)
+
+
+@triton.jit
+def _bay_of(bay_ptr, expert, real, FAR: tl.constexpr, GAPS: tl.constexpr):
+    """The bays of experts, of real rows. The launch of a step that may have written the map of
+    far experts has ended, too."""
+    if not GAPS:
+        bay = tl.load(bay_ptr + expert)
+    elif FAR:
+        bay = tl.where(real, early(bay_ptr + expert, real), -1)
+    else:
+        bay = tl.load(bay_ptr + expert, mask=real, other=-1)
+    return bay.to(tl.int64)
 
 
 @triton.jit(do_not_specialize=["near", "record"])
@@ -317,21 +334,21 @@ def down_kernel(
     OWN: tl.constexpr = F // 64 * SHARE
     # A launch of the step may have written near bays: it has ended, as gate and up waited for it.
     CACHE: tl.constexpr = ".cg" if FAR else ""
-    stop = TOP_K * OWN
+    # The ids are written: the gate and up launch waited for them before it let this one start.
+    # Those of the next turn are loaded while this one's words are on their way.
+    expert = early(ids_ptr + _pair_at(row, lane, OWN, TOP_K))
+    real = lane >= 0
     if PADDED:
-        stop = tl.where(row < early(rows_ptr), stop, 0)
-    for start in tl.range(0, stop, LANES):
+        real = lane < tl.where(row < early(rows_ptr), LANES, 0)
+    bay = _bay_of(bay_ptr, expert, real, FAR, GAPS)
+    for start in tl.range(0, TOP_K * OWN, LANES):
         place, inside = (start + lane) // OWN, (start + lane) % OWN
         group, t = inside // SHARE, inside % SHARE
         there = place < TOP_K
-        pair = row * TOP_K + tl.minimum(place, TOP_K - 1)
-        # The ids are written: the gate and up launch waited for them before it let this one start.
+        pair = _pair_at(row, start + lane, OWN, TOP_K)
+        expert = early(ids_ptr + _pair_at(row, start + LANES + lane, OWN, TOP_K))
         if GAPS:
-            # So has the launch of the step that may have written the map.
-            bay = early(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
             there &= bay >= 0
-        else:
-            bay = tl.load(bay_ptr + early(ids_ptr + pair)).to(tl.int64)
         if FAR:
             at = record_of(bay, down_q, far_ptr, near, record)
             planes = (moved(down_q, at), moved(down_high, at),
@@ -349,6 +366,7 @@ def down_kernel(
             )  # fmt: skip
         wait_for_producers(PDL)
         tl.debug_barrier()
+        bay = _bay_of(bay_ptr, expert, real, FAR, GAPS)
         weight = load(weights_ptr + pair, there, GAPS)
         if ROUNDED:
             x, top, d = made_before(
