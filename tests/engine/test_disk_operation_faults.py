@@ -158,9 +158,14 @@ def test_a_fault_costs_at_most_one_answer_and_none_is_wrong(
 ):
     expected, seen, _ = whole
     for number in sorted({1, seen[name]}):
-        watched.fault, watched.seen = (name, number), Counter()
-        said, failed, places = scene(loaded, text, tmp_path / str(number), after=expected)
-        assert watched.seen[name] >= number, "the fault did not happen"
+        while True:
+            watched.fault, watched.seen = (name, number), Counter()
+            said, failed, places = scene(loaded, text, tmp_path / str(number), after=expected)
+            assert watched.seen[name] > 0, "the fault did not happen"
+            if watched.seen[name] >= number:
+                break
+            # How much is moved depends on how far the disk's thread has come.
+            number = watched.seen[name]
         assert failed in ([], [f"RuntimeError: {FAULT}"][: COSTS[name]])
         assert "disk" in places, "what was not hit by the fault is there"
         for turn, (found, other) in enumerate(zip(said, expected, strict=True)):
