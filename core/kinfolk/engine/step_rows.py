@@ -33,6 +33,7 @@ EXPERTS_ON_LARGE_GPU = StepRows(4096, 512, 6144)
 mixture with 3 B active weights take 35 ms (H200)."""
 
 BY_LENGTH = (EXPERTS_ON_LARGE_GPU, ON_LARGE_GPU, ON_GPU, ON_CPU)
+"""Those with the longest slices first."""
 
 LARGE_BYTES = 32 * GIB
 """A GPU that has so much to use is large."""
@@ -62,4 +63,5 @@ def longest_mixed_slice(asked: int | None, slice_rows: int) -> int | None:
 
 
 def _with_slices_of(slice_rows: int) -> StepRows:
+    """Those of the longest slices that are no longer than ``slice_rows``."""
     return next(rows for rows in BY_LENGTH if rows.slice <= slice_rows)
