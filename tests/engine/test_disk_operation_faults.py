@@ -157,10 +157,12 @@ def test_a_fault_costs_at_most_one_answer_and_none_is_wrong(
     loaded, text, tmp_path, watched, whole, name
 ):
     expected, seen, _ = whole
-    for number in sorted({1, seen[name]}):
+    for last in sorted({1, seen[name]}):
+        number = last
         while True:
             watched.fault, watched.seen = (name, number), Counter()
-            said, failed, places = scene(loaded, text, tmp_path / str(number), after=expected)
+            folder = tmp_path / f"{number} of {last}"
+            said, failed, places = scene(loaded, text, folder, after=expected)
             assert watched.seen[name] > 0, "the fault did not happen"
             if watched.seen[name] >= number:
                 break

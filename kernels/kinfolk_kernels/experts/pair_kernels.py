@@ -278,8 +278,8 @@ def _pair_at(row, lane, OWN: tl.constexpr, TOP_K: tl.constexpr):
 
 @triton.jit
 def _bay_of(bay_ptr, expert, real, FAR: tl.constexpr, GAPS: tl.constexpr):
-    """The bays of experts, of real rows. The launch of a step that may have written the map of
-    far experts has ended, too."""
+    """The bays of experts; -1 for padding rows. Only a map with far experts changes, in a launch
+    that the one of gate and up has waited for."""
     if not GAPS:
         bay = tl.load(bay_ptr + expert)
     elif FAR:

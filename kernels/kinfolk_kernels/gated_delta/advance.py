@@ -8,8 +8,8 @@ import triton.language as tl
 from kinfolk_kernels.dependent import fetch_ahead, guess, start_dependents, wait_for_producers
 
 FETCHED_SEQUENCES = tl.constexpr(4)
-"""Sequences whose states are fetched ahead: of those, about all programs are resident when the
-launch begins. Later programs find their producers' work done, and would only wait for the slot."""
+"""Sequences whose states are fetched ahead: a large device has room for about as many programs at
+once. Later programs begin when their producers have ended, and would only wait for the slot."""
 
 
 @triton.jit(do_not_specialize=["stores"])
