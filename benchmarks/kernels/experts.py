@@ -1,6 +1,6 @@
 """Router and experts of one layer, in the shapes of released models: time against lower bounds.
 
-    python benchmarks/kernels/experts.py [--rows 1 16 64] [--shape NAME]… [--json FILE]
+    python benchmarks/kernels/experts.py [--rows 1 16] [--shape NAME]… [--way NAME]… [--json FILE]
 
 A line has a shape, a number of rows, and the microseconds of a whole step and of each launch. A
 step consists of the router's product, the choice and the experts' products. Lines with `router`
@@ -9,8 +9,8 @@ graph holds several steps with different rows, so that the experts of one step a
 for the next. The floor is the larger of two times: reading the planes of the distinct experts at
 the copy bandwidth, and multiplying at the matrix rate, both measured in the same run. If both kinds
 of kernels can run, by pairs and by groups of pairs, both are timed, and pairs also with the shared
-expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs; `*` marks
-the one that the op chooses.
+expert if the model has one, groups also with rows in int8, in blocks of 8 to 32 pairs, and in CUDA
+C++; `*` marks the one that the op chooses.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ import torch
 from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels.act_and_mul.op import Activation
+from kinfolk_kernels.cuda_source import CudaLaunch
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
 from kinfolk_kernels.experts.int8_group_launches import eights_for, int8_group_launches
+from kinfolk_kernels.experts.mma_group_launches import mma_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.experts.triton_backend import INT8_GROUPED_ROWS, PAIRED_ROWS
@@ -57,7 +59,7 @@ FEWEST_STEPS, MOST_STEPS = 8, 32
 """Steps of a graph: enough to make the time of its start negligible."""
 
 SORTING = ("sort_kernel", "count_kernel", "scan_kernel", "place_kernel")
-"""Kernels that sort pairs by expert; they come first."""
+"""Kernels that sort pairs by expert; they follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,9 @@ TILES = {
 }
 """Tiles for many rows: the default ones, and others to compare."""
 
+WARPGROUPS = "warpgroups"
+"""Many rows by the kernel in CUDA C++."""
+
 FEW_ROWS = "few rows"
 """The router without tensor cores, for up to ``MAX_FEW_ROWS``."""
 
@@ -107,6 +112,9 @@ INT8_GROUPS = {"int8 8": 1, "int8 16": 2, "int8 24": 3, "int8 32": 4}
 """Groups of pairs with rows in int8: eights of pairs in a block."""
 
 MOST_INT8_ROWS = 512
+
+WAYS = ("beside", "pairs", *INT8_GROUPS, *TILES, WARPGROUPS)
+"""Kinds of kernels."""
 
 
 def random_stack(
@@ -159,7 +167,7 @@ class Step:
         weights = torch.zeros(rows, shape.top_k, device="cuda")
         return Step(x, Choice(ids, weights), torch.empty_like(x).float())
 
-    def router_launches(self, router: RouteArguments, way: str) -> list[Launch]:
+    def router_launches(self, router: RouteArguments, way: str) -> list[Launch | CudaLaunch]:
         ids, weights = self.choice.ids, self.choice.weights
         if way == FEW_ROWS:
             return route_launches(router, self.x, ids, weights)
@@ -172,9 +180,11 @@ class Step:
         few = self.x.shape[0] <= MAX_FEW_ROWS
         run_all(self.router_launches(router, FEW_ROWS if few else next(iter(ROUTERS))))
 
-    def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch]:
+    def launches(self, layer: ExpertsArguments[PlanesStack], way: str) -> list[Launch | CudaLaunch]:
         if way in TILES:
             return list(group_launches(self.x, self.choice, layer, self.y, TILES[way]))
+        if way == WARPGROUPS:
+            return list(mma_group_launches(self.x, self.choice, layer, self.y))
         # The norm before also stores few rows as int8.
         x = with_int8(self.x, int8_rows(self.x)) if worth_int8(self.x) else self.x
         if way in INT8_GROUPS:
@@ -206,21 +216,25 @@ def each(steps: Sequence[Callable[[], None]], replays: int = 10) -> float:
     return replay_seconds(all_of_them, replays) / len(steps)
 
 
-def run_all(launches: Sequence[Launch]) -> None:
+def run_all(launches: Sequence[Launch | CudaLaunch]) -> None:
     for launch in launches:
         launch.run()
 
 
-def stages(launches: Sequence[Launch]) -> dict[str, slice]:
+def stages(launches: Sequence[Launch | CudaLaunch]) -> dict[str, slice]:
     """The launches that are timed separately, by name. Those that sort are timed together.
 
     The scan overwrites its counts: repeated without the count launch, it would send later launches
     out of bounds. Other launches write nothing that they read.
     """
-    names = [launch.kernel.__name__ for launch in launches]
-    sorting = sum(name in SORTING for name in names)
-    separate = {f"{i} {names[i]}": slice(i, i + 1) for i in range(sorting, len(names))}
-    return {"0 sort": slice(0, sorting), **separate} if sorting else separate
+    names = [name_of(launch) for launch in launches]
+    sorting = [i for i, name in enumerate(names) if name in SORTING]
+    separate = {f"{i} {name}": slice(i, i + 1) for i, name in enumerate(names) if i not in sorting}
+    return {"sort": slice(sorting[0], sorting[-1] + 1), **separate} if sorting else separate
+
+
+def name_of(launch: Launch | CudaLaunch) -> str:
+    return launch.source.kernel if isinstance(launch, CudaLaunch) else launch.kernel.__name__
 
 
 def routers(steps: Sequence[Step], router: RouteArguments) -> dict[str, dict[str, float]]:
@@ -243,8 +257,10 @@ def measure(
     router: RouteArguments,
     rows: int,
     rates: tuple[float, float],
+    named: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Times of a step of ``rows`` rows and of its launches, for each kind of kernels."""
+    """Times of a step of ``rows`` rows and of its launches, for each kind of kernels, or for those
+    that are ``named``, without the router's."""
     one = sum(stack.nbytes for stack in (layer.gate, layer.up, layer.down)) / shape.experts  # type: ignore[union-attr]
     count = int(min(MOST_STEPS, max(FEWEST_STEPS, CACHE // (one * shape.top_k * rows) + 1)))
     steps = [Step.make(shape, rows) for _ in range(count)]
@@ -254,18 +270,18 @@ def measure(
     work = 2 * 3 * rows * shape.top_k * shape.channels * shape.width
     floor = max(distinct * one / rates[0], work / rates[1])
     timing: dict[str, object] = {"distinct": distinct, "floor": floor, "ways": {}}
-    timing["router"] = routers(steps, router)
+    timing["router"] = {} if named else routers(steps, router)
     results = {}
-    for way in ("beside", "pairs", *INT8_GROUPS, *TILES):
+    for way in named or WAYS:
         most = {"beside": 64, "pairs": 64, **dict.fromkeys(INT8_GROUPS, MOST_INT8_ROWS)}
         if rows > most.get(way, rows) or (way == "beside" and shared is None):
             continue
-        if TILES.get(way) is not None and rows <= 64:
+        if rows <= 64 and (way == WARPGROUPS or TILES.get(way) is not None):
             continue
         taken = replace(layer, shared=shared) if way == "beside" else layer
         step_launches = [step.launches(taken, way) for step in steps]
 
-        def run(step: Step, launches: list[Launch]) -> None:
+        def run(step: Step, launches: list[Launch | CudaLaunch]) -> None:
             step.route(router)
             run_all(launches)
 
@@ -279,9 +295,9 @@ def measure(
         results[way] = steps[0].y.clone()
         assert results[way].isfinite().all(), (shape, rows, way)
         timing["ways"][way] = {"seconds": whole, "share": floor / whole, "launches": parts}  # type: ignore[index]
-    groups = results["groups"]
-    for way in ("pairs", *INT8_GROUPS):
-        if way in results:
+    groups = results.get("groups")
+    for way in ("pairs", *INT8_GROUPS, WARPGROUPS):
+        if groups is not None and way in results:
             difference = float((results[way] - groups).norm() / groups.norm())
             timing[f"difference, {way}"] = difference
             assert difference < 5e-2, (shape, rows, timing)
@@ -290,7 +306,7 @@ def measure(
 
 def report(title: str, rows: int, timing: dict[str, object]) -> str:
     few = "beside" if "beside" in timing["ways"] else "pairs"  # type: ignore[operator]
-    taken = few if rows <= PAIRED_ROWS else "groups"
+    taken = few if rows <= PAIRED_ROWS else WARPGROUPS
     if PAIRED_ROWS < rows <= INT8_GROUPED_ROWS:
         eights = eights_for(rows * SHAPES[title].top_k, SHAPES[title].experts)
         taken = f"int8 {8 * eights}"
@@ -317,6 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 32, 64, 128, 512, 2048])
     parser.add_argument("--shape", choices=SHAPES, nargs="*", default=list(SHAPES))
+    parser.add_argument("--way", choices=WAYS, nargs="*", default=[], help="default: all")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -332,7 +349,9 @@ def main() -> None:
         shared = random_shared(shape, shape.shared) if shape.shared else None
         table[title] = {}
         for rows in options.rows:
-            table[title][rows] = timing = measure(shape, layer, shared, router, rows, rates)
+            table[title][rows] = timing = measure(
+                shape, layer, shared, router, rows, rates, options.way
+            )
             say(report(title, rows, timing))
             sys.stdout.flush()
     if options.json:

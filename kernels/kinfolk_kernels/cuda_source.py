@@ -55,7 +55,7 @@ class CudaSource:
         return CudaSource(path, kernel, tuple(defines.items()))
 
     def text(self) -> str:
-        """The file, with the files beside it that it includes."""
+        """The file, with the files that it includes by their paths from its folder."""
         return _text_of(self.path)
 
     def compiled(self) -> bytes:
@@ -170,7 +170,7 @@ _WHEEL = "nvidia/*/lib/libnvrtc.so.*"
 @cache
 def _text_of(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda line: _text_of(path.with_name(line[1])), text)
+    return _INCLUDE.sub(lambda line: _text_of(path.parent / line[1]), text)
 
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"$', re.MULTILINE)

@@ -15,6 +15,7 @@ from kinfolk_kernels.experts import triton_backend as kernels
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
+from kinfolk_kernels.experts.mma_group_launches import mma_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments, SharedExpert
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.int8_rows import dequantize
@@ -144,6 +145,33 @@ def test_rows_of_an_expert_together(layer, poisoned, assert_near, rows):
     y = computed(lambda y: group_launches(x, choice, layer, y), x, poisoned)
     mine = sample(rows)
     assert y.isfinite().all()
+    assert_near(y[mine], exact(x, choice, layer, mine), HALF)
+
+
+@pytest.mark.parametrize("rows", [65, 513, 700, 2048, 3000])
+def test_rows_of_an_expert_by_warpgroups(layer, poisoned, assert_near, rows):
+    x, choice = random_rows(rows, layer)
+    y = computed(lambda y: mma_group_launches(x, choice, layer, y), x, poisoned)
+    mine = sample(rows)
+    assert y.isfinite().all()
+    assert_near(y[mine], exact(x, choice, layer, mine), HALF)
+    for _ in range(3):
+        assert torch.equal(
+            computed(lambda y: mma_group_launches(x, choice, layer, y), x, poisoned), y
+        )
+
+
+@pytest.mark.parametrize("counts", [(700, 0, 3, 0), (128, 129, 0, 1), (2000, 48, 0, 0)])
+def test_warpgroups_share_an_expert_of_many_rows(poisoned, assert_near, counts):
+    """Of few experts, with one expert a row."""
+    layer = random_layer(4, 512, 1024, "Q4_K", "Q6_K", "silu")
+    ids = torch.repeat_interleave(torch.arange(4, device="cuda"), torch.tensor(counts).cuda())
+    x = torch.randn(len(ids), layer.width, device="cuda").half()
+    choice = Choice(
+        ids[torch.randperm(len(ids), device="cuda")][:, None], torch.ones(len(ids), 1).cuda()
+    )
+    y = computed(lambda y: mma_group_launches(x, choice, layer, y), x, poisoned)
+    mine = sample(len(ids))
     assert_near(y[mine], exact(x, choice, layer, mine), HALF)
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cuda_on_cpu import run_on_cpu
+from products_alone import assert_products_run_beside_others
 from shares import assert_covered_once
 
 from kinfolk_kernels.cuda_source import (
@@ -66,10 +67,13 @@ def test_it_compiles_without_spills_in_loops(name):
 
     rows, formats, columns = LAUNCHES[name]
     launch = launch_of(rows, *formats, columns=columns)
-    usage = usage_of(launch.source.compiled(), launch.shared)
+    code = launch.source.compiled()
+    usage = usage_of(code, launch.shared)
     assert launch.shared <= MAX_SHARED
     assert usage.registers * launch.threads <= ALL_REGISTERS
     assert usage.loop_spills == 0
+    if rows > 32:
+        assert_products_run_beside_others(code, len(set(formats)))
 
 
 @pytest.mark.interpreter

@@ -1,7 +1,7 @@
 // Runs a kernel in CUDA C++ on a CPU: its threads as coroutines, its instructions as the functions below.
 //
 // Copies that are asynchronous are done as late as a wait allows, or earlier, by chance; so are the turns of
-// threads. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
+// threads. Products of warpgroups read their operands as late as a wait allows. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
 // waits for what never comes is stopped.
 
 #include <ucontext.h>
@@ -27,6 +27,7 @@
 using std::max;
 using std::min;
 
+struct int2 { int x, y; };
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
@@ -39,7 +40,7 @@ static const size_t STACK = 256 * 1024;
 static const long MOST_IDLE = 20000;  // turns of all threads without any progress
 
 struct Pending {
-  enum { COPY, END } kind;
+  enum { COPY, END, ARRIVAL } kind;
   uint32_t to;
   const void *from;
   bool is;
@@ -48,6 +49,10 @@ struct Thread {
   ucontext_t context;
   std::deque<Pending> copies;
   bool over;
+  // What it waits for: that a collective's turn is not ``seen`` any more, or a barrier's.
+  const unsigned *turn = nullptr;
+  int barrier = -1;
+  unsigned seen;
 };
 struct Collective {
   int arrived = 0;
@@ -105,12 +110,19 @@ static void do_copy(Thread &t) {
     if (p.is) memcpy(memory + p.to, p.from, 16);
     else memset(memory + p.to, 0, 16);
   }
+  if (p.kind == Pending::ARRIVAL) arrive_at(p.to);
+}
+static void copies_go_on(Thread &t) {
+  if (!t.copies.empty() && draw() % 64 == 0) do_copy(t);
+  if (draw() % 512 == 0) do_bulk();
 }
 static void yield() {
   Thread &t = threads[current];
-  if (!t.copies.empty() && draw() % 64 == 0) do_copy(t);
-  if (draw() % 512 == 0) do_bulk();
+  copies_go_on(t);
   swapcontext(&t.context, &scheduler);
+}
+static bool waits(const Thread &t) {
+  return (t.turn && *t.turn == t.seen) || (t.barrier >= 0 && (unsigned)barrier_at(t.barrier).turn == t.seen);
 }
 static void copies_may_end() {
   Thread &t = threads[current];
@@ -126,7 +138,10 @@ template <typename Body> static void together(Collective &c, int count, void *mi
     c.arrived = 0, c.turn++;
     return;
   }
-  while (c.turn == turn) yield();
+  Thread &t = threads[current];
+  t.turn = &c.turn, t.seen = turn;
+  while (waits(t)) yield();
+  t.turn = nullptr;
 }
 static Collective &own_warp() { return warps[threadIdx.x / 32]; }
 static void __syncwarp() { together(own_warp(), 32, nullptr, 0, [](Collective &) {}); }
@@ -157,6 +172,7 @@ DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
 }
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there, uint64_t) { copy16_or_zero(to, from, there); }
 template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, uint64_t) { copy16_or_zero(to, (const char *)from + OFFSET, true); }
+DEVICE void copy16(u32 to, const void *from) { copy16_or_zero(to, from, true); }
 DEVICE u32 own_address(u32 at) { return at; }
 DEVICE void end_of_copies() { threads[current].copies.push_back({Pending::END, 0, nullptr, false}); }
 template <int LEFT> DEVICE void wait_for_copies() {
@@ -170,10 +186,21 @@ DEVICE float2 load_two(u32 at) { return at_shared<float2>(at); }
 DEVICE uint2 load8(u32 at) { return at_shared<uint2>(at); }
 DEVICE void barrier_init(u32 at, u32 arrivals) { barrier_at(at) = {(int32_t)arrivals, (int16_t)arrivals, 0}; }
 DEVICE void barrier_arrive(u32 at) { arrive_at(at); }
-DEVICE void barrier_wait(u32 at, u32 parity) { while ((u32)barrier_at(at).turn == parity) yield(); }
-DEVICE void column_warps_wait(int barrier) { together(named[barrier], 32 * COLUMN_WARPS, nullptr, 0, [](Collective &) {}); }
+DEVICE void barrier_wait(u32 at, u32 parity) {
+  Thread &t = threads[current];
+  t.barrier = (int)at, t.seen = parity;
+  while (waits(t)) yield();
+  t.barrier = -1;
+}
+DEVICE void arrive_with_copies(u32 barrier) { threads[current].copies.push_back({Pending::ARRIVAL, barrier, nullptr, false}); }
+template <int COUNT> DEVICE void take_registers() {}
+template <int COUNT> DEVICE void give_registers() {}
+template <int THREADS> DEVICE void wait_together(int barrier) { together(named[barrier], THREADS, nullptr, 0, [](Collective &) {}); }
+DEVICE void column_warps_wait(int barrier) { wait_together<32 * COLUMN_WARPS>(barrier); }
 DEVICE uint4 load_of_others(const u32 *at) { return yield(), *(const uint4 *)at; }
 DEVICE void store_for_others(u32 *at, const uint4 &v) { *(uint4 *)at = v; }
+DEVICE int count_up(int *counter) { return (*counter)++; }
+DEVICE int acquire(const int *flag) { return yield(), *flag; }
 DEVICE void wait_for_producers() {}
 DEVICE void start_dependents() {}
 
@@ -231,6 +258,10 @@ DEVICE Y as_y(float v) { return v; }
 #elif Y_TYPE == 1
 typedef uint16_t Y;
 DEVICE Y as_y(float v) { return (Y)to_bf16(v); }
+#else
+typedef uint16_t Y;
+static u32 to_half(double v);
+DEVICE Y as_y(float v) { return (Y)to_half(v); }
 #endif
 DEVICE u32 minus_upper_bytes(u32 word) {
   return to_bf16(-(float)(word >> 16 & 255)) | to_bf16(-(float)(word >> 24)) << 16;
@@ -251,6 +282,10 @@ static u32 to_half(double v) {  // rounded once
   const u32 bits = units < 1024 ? (u32)units : ((u32)(exponent + 14) << 10) + (u32)units;
   return sign | std::min(bits, 0x7C00u);
 }
+DEVICE u32 halves_of(float low, float high) {
+  auto half = [](float v) { return to_half(std::max(-65504.0f, std::min(v, 65504.0f))); };
+  return half(low) | half(high) << 16;
+}
 template <typename Number> static u32 of_pairs(u32 a, u32 b, u32 c, Number number) {
   auto part = [&](int by) { return to_half(number((double)float_of_half(a >> by & 0xFFFF), (double)float_of_half(b >> by & 0xFFFF), (double)float_of_half(c >> by & 0xFFFF))); };
   return part(0) | part(16) << 16;
@@ -265,6 +300,69 @@ DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
     return float_of_half(a & 0xFFFF) * float_of_half(b & 0xFFFF) + float_of_half(a >> 16) * float_of_half(b >> 16);
   });
 }
+
+// Products of a warpgroup: what its 128 lanes have asked for, in groups.
+struct Product {
+  float (*d[128])[4];
+  const u32 *a[128];
+  uint64_t x;
+  int tiles, group;
+};
+struct Warpgroup {
+  Collective together;
+  Product asked;
+  std::deque<Product> products;
+  int group = 0;  // groups that have ended
+};
+static std::vector<Warpgroup> warpgroups;
+static Warpgroup &own_warpgroup() { return warpgroups[threadIdx.x / 128]; }
+template <typename Body> static void of_warpgroup(Warpgroup &w, Body body) {
+  together(w.together, 128, nullptr, 0, [&](Collective &) { body(); });
+}
+DEVICE void begin_products() {}
+DEVICE void end_of_products() {
+  Warpgroup &w = own_warpgroup();
+  of_warpgroup(w, [&]() { w.group++; });
+}
+static void compute(const Product &p) {
+  const u32 x = (u32)(p.x & 0x3FFF) << 4, across = (u32)(p.x >> 16 & 0x3FFF) << 4, down = (u32)(p.x >> 32 & 0x3FFF) << 4;
+  const bool in_rows = p.x >> 62;
+  auto place = [&](int n, int k) {
+    if (!in_rows) return x + n / 8 * down + k / 8 * across + n % 8 * 16 + k % 8 * 2;
+    const u32 at = x + n / 8 * down + n % 8 * 128 + k * 2;
+    return at ^ (at >> 7 & 7) << 4;
+  };
+  float rows[64][16], column[16];
+  for (int m = 0; m < 64; m++)
+    for (int k = 0; k < 16; k++)
+      rows[m][k] = float_of_half(p.a[m / 16 * 32 + m % 8 * 4 + k % 8 / 2][m / 8 % 2 + k / 8 * 2] >> k % 2 * 16 & 0xFFFF);
+  for (int n = 0; n < 8 * p.tiles; n++) {
+    for (int k = 0; k < 16; k++)
+      column[k] = float_of_half(*(uint16_t *)(memory + place(n, k)));
+    for (int m = 0; m < 64; m++) {
+      float sum = 0;
+      for (int k = 0; k < 16; k++) sum += rows[m][k] * column[k];
+      p.d[m / 16 * 32 + m % 8 * 4 + n % 8 / 2][n / 8][m / 8 % 2 * 2 + n % 2] += sum;
+    }
+  }
+}
+template <int LEFT> DEVICE void wait_for_products() {
+  Warpgroup &w = own_warpgroup();
+  const int ended = w.group - LEFT;  // the lane has begun as many groups as any
+  while (!w.products.empty() && w.products.front().group < ended) compute(w.products.front()), w.products.pop_front();
+}
+template <int X_TILES> DEVICE void pin_sums(float (*)[4]) {}
+DEVICE void copies_are_known() {}
+DEVICE uint64_t describe(u32 at) { return (at & 0x3FFFF) >> 4 | (uint64_t)(128 >> 4) << 16 | (uint64_t)(512 >> 4) << 32; }
+DEVICE uint64_t describe_rows(u32 at) { return (at & 0x3FFFF) >> 4 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62; }
+template <int X_TILES> DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, uint64_t x) {
+  Warpgroup &w = own_warpgroup();
+  w.asked.d[threadIdx.x % 128] = d, w.asked.a[threadIdx.x % 128] = a;
+  of_warpgroup(w, [&]() {
+    w.asked.x = x, w.asked.tiles = X_TILES, w.asked.group = w.group;
+    w.products.push_back(w.asked);
+  });
+}
 static bool __any_sync(unsigned, bool v) {
   struct Vote { bool own, any; } vote{v, v};
   together(own_warp(), 32, &vote, threadIdx.x % 32, [](Collective &warp) {
@@ -274,6 +372,16 @@ static bool __any_sync(unsigned, bool v) {
   });
   return vote.any;
 }
+static unsigned __ballot_sync(unsigned, bool v) {
+  struct Vote { bool own; unsigned all; } vote{v, 0};
+  together(own_warp(), 32, &vote, threadIdx.x % 32, [](Collective &warp) {
+    unsigned all = 0;
+    for (int i = 0; i < 32; i++) all |= (unsigned)((Vote *)warp.of[i])->own << i;
+    for (void *lane : warp.of) ((Vote *)lane)->all = all;
+  });
+  return vote.all;
+}
+static int __popc(unsigned v) { return __builtin_popcount(v); }
 static bool __all_sync(unsigned lanes, bool v) { return !__any_sync(lanes, !v); }
 DEVICE u32 kept(u32 v) { return v; }
 DEVICE bool elected() { return threadIdx.x % 32 == 0; }
@@ -331,7 +439,7 @@ static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
   for (int program = 0; program < grid; program++) {
     memset(memory, 0xFF, sizeof memory);  // not a number, wherever it is read too early
     threads = std::vector<Thread>(count);
-    warps.assign(count / 32, Collective());
+    warps.assign(count / 32, Collective()), warpgroups.assign(count / 128 + 1, Warpgroup());
     for (Collective &c : named) c = Collective();
     whole = Collective(), blockIdx.x = program, idle = 0, bulks.clear(), expected.clear();
     for (int i = 0; i < count; i++) {
@@ -350,6 +458,10 @@ static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
           if (threads[i].over) continue;
           left++;
           if (skipped) continue;
+          if (waits(threads[i])) {  // no need to ask the thread
+            copies_go_on(threads[i]);
+            continue;
+          }
           current = threadIdx.x = i;
           swapcontext(&scheduler, &threads[i].context);
         }

@@ -44,13 +44,31 @@ extern "C" int run(const Matrix *m, const Work *work, const void *map, int grid,
 """
 
 
+ENTRY_OF_GROUPS = """
+static Groups groups;
+static void call() {{ {kernel}(groups); }}
+extern "C" int run(const Groups *g, int grid, int threads, unsigned seed) {{
+  groups = *g;
+  return run_programs(grid, threads, call, seed);
+}}
+"""
+
+
 def run_on_cpu(launch: CudaLaunch, seed: int = 1) -> None:
     """Run ``launch``, whose tensors are on the CPU. It raises if the kernel does not end."""
-    library = ctypes.CDLL(str(_built(launch.source)))
+    library = ctypes.CDLL(str(_built(launch.source, ENTRY)))
     matrices, (work, *maps) = launch.arguments[:4], launch.arguments[4:]
     array = (type(matrices[0]) * 4)(*matrices)
     map_of_x = ctypes.byref(maps[0]) if maps else None
     ended = library.run(array, ctypes.byref(work), map_of_x, launch.grid, launch.threads, seed)
+    assert ended, "a thread waits for what never comes"
+
+
+def run_groups_on_cpu(launch: CudaLaunch, seed: int = 1) -> None:
+    """The same for a launch of ``mma_groups``."""
+    library = ctypes.CDLL(str(_built(launch.source, ENTRY_OF_GROUPS)))
+    (groups,) = launch.arguments
+    ended = library.run(ctypes.byref(groups), launch.grid, launch.threads, seed)
     assert ended, "a thread waits for what never comes"
 
 
@@ -60,12 +78,12 @@ def _folder() -> Path:
 
 
 @cache
-def _built(source: CudaSource) -> Path:
+def _built(source: CudaSource, entry: str) -> Path:
     if COMPILER is None:
         raise RuntimeError("kernels in CUDA C++ run on the CPU with g++, or with what CXX names")
     text = re.sub(r"// -- instructions -.*?(?=\n// -- )", "", source.text(), flags=re.DOTALL)
     text = re.sub(r'asm volatile\("fence[^;"]*;" ::: "memory"\);', "", text)
-    text = f'#include "{HEADER}"\n' + text + ENTRY.format(kernel=source.kernel)
+    text = f'#include "{HEADER}"\n' + text + entry.format(kernel=source.kernel)
     name = hashlib.sha256(repr((text, source.defines)).encode()).hexdigest()[:16]
     file = _folder() / f"{name}.cpp"
     file.write_text(text)

@@ -9,21 +9,25 @@ there is a near bay for each, no far one, and no number of real rows: the map is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 import triton
 
+from kinfolk_kernels.cuda_source import CudaLaunch, unavailable
 from kinfolk_kernels.device import refuses_device
 from kinfolk_kernels.experts.bays import refuses_far
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_kernels import group_gate_up_kernel
 from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
+from kinfolk_kernels.experts.mma_group_launches import mma_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.pair_launches import joins, pair_launches
 from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
 from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
+from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.op import LinearArguments
 from kinfolk_kernels.linear.triton_backend import supports as supports_linear
 from kinfolk_kernels.planes import GROUP_WEIGHTS, PlanesStack
@@ -96,6 +100,7 @@ def experts(
     choice, shared = Choice(ids.contiguous(), weights.contiguous()), arguments.shared
     y = torch.empty(x.shape, dtype=torch.float32, device=x.device)
     compiled = isinstance(group_gate_up_kernel, triton.JITFunction)
+    launches: Iterator[Launch | CudaLaunch]
     if x.shape[0] <= PAIRED_ROWS and takes_int8(arguments):
         routed = arguments
         if joins(arguments, choice):
@@ -105,6 +110,8 @@ def experts(
         launches = pair_launches(x, choice, routed, y, asm=compiled)
     elif x.shape[0] <= INT8_GROUPED_ROWS and takes_int8(arguments):
         launches = int8_group_launches(x, choice, arguments, y, asm=compiled)
+    elif grouped_by_mma(arguments):
+        launches = mma_group_launches(x, choice, arguments, y)
     else:
         rows = x.to(type_of(arguments.gate)).contiguous()
         launches = group_launches(rows, choice, arguments, y)
@@ -114,6 +121,13 @@ def experts(
         inner = shared_rows(x, shared, arguments.activation)
         add_shared(y, inner, x, shared.shared_gate).run()
     return y
+
+
+def grouped_by_mma(arguments: ExpertsArguments[Stack]) -> bool:
+    """Whether the products of many rows are those in CUDA C++."""
+    stacks = (arguments.gate, arguments.up, arguments.down)
+    packed = all(isinstance(stack, PlanesStack) for stack in stacks)
+    return packed and not unavailable(arguments.bay_of_expert.device)
 
 
 def takes_int8(arguments: ExpertsArguments[Stack]) -> bool:

@@ -252,12 +252,12 @@ def _x_stages(x: MmaRows) -> int:
 
 def _weight_bytes(matrices: Sequence[Planes], tile: MmaTile, x: MmaRows) -> int:
     """Shared memory of a warp for weights: stages of a pair of groups, in the largest format."""
-    stage = max(_stage_bytes(planes.format) for planes in matrices)
+    stage = max(stage_bytes(planes.format) for planes in matrices)
     room = (MAX_SHARED - _other_bytes(tile, x)) // tile.warps
     return min(tile.stages, room // stage) * stage
 
 
-def _stage_bytes(format: str) -> int:
+def stage_bytes(format: str) -> int:
     """Bytes of a pair of groups of 32 rows: ``STAGE`` of the kernels."""
     layout = LAYOUTS[format]
     codes = 4096 if layout.number == EIGHT_BITS else 2048

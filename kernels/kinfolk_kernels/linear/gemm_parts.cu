@@ -31,6 +31,9 @@ template <int OFFSET> DEVICE void copy16_from(u32 to, const void *from, u64 poli
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there, u64 policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(there ? 16 : 0), "l"(policy));
 }
+DEVICE void copy16(u32 to, const void *from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
 // The lane's address, in one register. Where the assembler knows a part of it that all lanes have in common, it makes
 // a copy of two parts and a policy, which devices of sm_90 refuse as an illegal instruction.
 DEVICE u32 own_address(u32 at) { return __shfl_sync(~0u, at, threadIdx.x % 32); }
@@ -90,7 +93,16 @@ DEVICE bool elected() {
 }
 // Makes barriers that the thread has set known to copies.
 DEVICE void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" ::: "memory"); }
-DEVICE void column_warps_wait(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * COLUMN_WARPS) : "memory"); }
+// An arrival at a barrier when the thread's copies have ended.
+DEVICE void arrive_with_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Registers of a thread, from here on; all warps of four take or give them.
+template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+// THREADS of a program wait for each other.
+template <int THREADS> DEVICE void wait_together(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory"); }
+DEVICE void column_warps_wait(int barrier) { wait_together<32 * COLUMN_WARPS>(barrier); }
 DEVICE int acquire(const int *flag) {
   int v;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
@@ -118,6 +130,12 @@ DEVICE u32 mul_pairs(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r
 DEVICE u32 fma_pairs(u32 a, u32 b, u32 c) {
   u32 r;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+// Two numbers as float16, those that are too large as the largest.
+DEVICE u32 halves_of(float low, float high) {
+  u32 r;
+  asm("{ .reg .b32 v;\ncvt.rn.f16x2.f32 v, %2, %1;\nmin.f16x2 v, v, %3;\nmax.f16x2 %0, v, %4; }" : "=r"(r) : "f"(low), "f"(high), "r"(0x7BFF7BFFu), "r"(0xFBFFFBFFu));
   return r;
 }
 // Written as halves, so that an instruction for pairs selects the half itself.

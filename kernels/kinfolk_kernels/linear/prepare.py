@@ -8,12 +8,15 @@ import torch
 
 from kinfolk_kernels.int8_rows import GROUP_NUMBERS, Int8Rows
 from kinfolk_kernels.launch import Launch
-from kinfolk_kernels.linear.prepare_kernel import f16_kernel, int8_kernel
+from kinfolk_kernels.linear.prepare_kernel import NO_ACTIVATION, f16_kernel, int8_kernel
 from kinfolk_kernels.mma_rows import MmaRows
 from kinfolk_kernels.row_outputs import int8_kind
 
 F16_TILE = 8192
 """Numbers that a program converts to float16 at a time; a row that is not longer is read once."""
+
+WARP_NUMBERS = 256
+"""Of them, numbers of a warp; long tiles have more."""
 
 APART = 192
 """Up to this many programs of a launch, the tiles of a row are divided among programs. Each program
@@ -59,8 +62,14 @@ def quantize_rows(x: torch.Tensor, out: Int8Rows) -> Launch:
     )
 
 
-def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
-    """The launch that converts x [M, K] to float16; any row stride, K a multiple of 64."""
+def round_rows(
+    x: torch.Tensor,
+    out: F16Rows | MmaRows,
+    up: torch.Tensor | None = None,
+    activation: int = NO_ACTIVATION.value,
+) -> Launch:
+    """The launch that converts x [M, K] to float16; any row stride, K a multiple of 64. With ``up``
+    of the same strides it converts activation(x) * up."""
     rows, room = x.shape[0], -(-x.shape[1] // 128) * 128
     columns = min(F16_TILE, 1 << (room - 1).bit_length())
     tiles = -(-room // columns)
@@ -70,6 +79,7 @@ def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
         (rows, tiles // own),
         {
             "x_ptr": x,
+            "up_ptr": x if up is None else up,
             "numbers_ptr": out.numbers.view(torch.int32),
             "factor_ptr": out.factor,
             "x_row": x.stride(0),
@@ -79,8 +89,9 @@ def round_rows(x: torch.Tensor, out: F16Rows | MmaRows) -> Launch:
             "TILES": out.tiles if isinstance(out, MmaRows) else 0,
             "COLUMNS": columns,
             "OWN": own,
+            "ACTIVATION": activation,
         },
-        warps=8,
+        warps=max(1, min(8, columns // WARP_NUMBERS)),
     )
 
 

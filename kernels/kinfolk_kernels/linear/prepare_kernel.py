@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kinfolk_kernels.activations import activation
 from kinfolk_kernels.dependent import start_dependents, wait_for_producers
 from kinfolk_kernels.mma_rows import (
     MOST_WARP_TILES,
@@ -14,6 +15,9 @@ from kinfolk_kernels.mma_rows import (
     power_of_two,
 )
 from kinfolk_kernels.row_outputs import load_groups, store_groups
+
+NO_ACTIVATION = tl.constexpr(-1)
+"""In the place of an activation's number: rows are converted as they are."""
 
 
 @triton.jit(do_not_specialize=["scale_step"])
@@ -51,6 +55,17 @@ def _eights(x_ptr, first, K: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def _converted(
+    x_ptr, up_ptr, at, first, K: tl.constexpr, COLUMNS: tl.constexpr, ACTIVATION: tl.constexpr
+):
+    """float32 [COLUMNS / 8, 8]: what ``f16_kernel`` converts of the row that begins at ``at``."""
+    x = _eights(x_ptr + at, first, K, COLUMNS).to(tl.float32)
+    if ACTIVATION != NO_ACTIVATION:
+        x = activation(x, ACTIVATION) * _eights(up_ptr + at, first, K, COLUMNS).to(tl.float32)
+    return x
+
+
+@triton.jit
 def _words(x, COLUMNS: tl.constexpr):
     """Float16 bits [COLUMNS / 8, 4], of columns 2 e of a half c2 in the order 2 c2 + e, as words
     [COLUMNS / 8, 2] of both e."""
@@ -61,6 +76,7 @@ def _words(x, COLUMNS: tl.constexpr):
 @triton.jit
 def f16_kernel(
     x_ptr,
+    up_ptr,
     numbers_ptr,
     factor_ptr,
     x_row,
@@ -68,10 +84,12 @@ def f16_kernel(
     TILES: tl.constexpr,
     COLUMNS: tl.constexpr,
     OWN: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Grid (rows, K / COLUMNS / OWN): a row divided by a power of two, as float16, in the order of
-    ``half_places``, zero where there is no column. Rows follow each other or, with TILES, stand in
+    ``half_places``, zero where there is no column. With the number of an activation, the row is
+    activation(x) * up. Rows follow each other or, with TILES, stand in
     the order of ``MmaRows``: in parts of as many tiles of eight. ``numbers``: two of them a
     word."""
     start_dependents(PDL)
@@ -81,15 +99,15 @@ def f16_kernel(
     wait_for_producers(PDL)
     largest = tl.zeros([COLUMNS // 8, 8], tl.float32)
     for i in tl.static_range(PARTS):
-        x = _eights(x_ptr + row * x_row, i * COLUMNS, K, COLUMNS)
-        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+        x = _converted(x_ptr, up_ptr, row * x_row, i * COLUMNS, K, COLUMNS, ACTIVATION)
+        largest = tl.maximum(largest, tl.abs(x))
     factor, inverse = power_of_two(tl.max(tl.max(largest, 1), 0))
     tl.store(factor_ptr + row, inverse, mask=own == 0)
     for part in tl.static_range(OWN):
         first = (own + part) * COLUMNS
         if PARTS > 1:
-            x = _eights(x_ptr + row * x_row, first, K, COLUMNS)
-        halves = (x.to(tl.float32) * factor).to(tl.float16)
+            x = _converted(x_ptr, up_ptr, row * x_row, first, K, COLUMNS, ACTIVATION)
+        halves = (x * factor).to(tl.float16)
         even, odd = tl.split(tl.reshape(halves, [COLUMNS // 8, 4, 2]))
         eight = first // 8 + tl.arange(0, COLUMNS // 8)[:, None]
         i, h, c = half_places(eight, tl.arange(0, 2)[None, :], K)
