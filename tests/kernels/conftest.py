@@ -42,6 +42,7 @@ NEED_TRITON = [
     "test_gemm_mma_int8.py",
     "test_gemv.py",
     "test_interpreter_tier.py",
+    "test_mma_groups.py",
 ]
 collect_ignore = [] if find_spec("triton") else NEED_TRITON
 collect_ignore_glob = [] if find_spec("triton") else ["*_triton.py", "*_aot.py"]

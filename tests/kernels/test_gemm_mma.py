@@ -1,7 +1,7 @@
 """The CUDA C++ of ``gemm_mma`` compiles for sm_90, in every format, and keeps to its registers.
 
-Warps on their own are run on the CPU. Numbers of warpgroups are compared on a GPU only
-(``tests/gpu/test_linear_triton.py``).
+It is also run on the CPU, but for tiles that more than two programs share: there, programs run one
+after the other (``tests/gpu/test_linear_triton.py`` has those).
 """
 
 from __future__ import annotations
@@ -92,6 +92,27 @@ def test_products_of_float16_rows_equal_float64(
     shapes = zip(names, (70, 140, 33), strict=False)
     matrices = [random_planes(name, rows, columns, seed=rows) for name, rows in shapes]
     x = numbers(batch, columns).bfloat16().float()
+    outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
+    run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
+    for planes, out in zip(matrices, outs, strict=True):
+        expected = x.double() @ planes.dequantize().double().T
+        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
+        assert float(error.max()) <= HALF, planes.format
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    ("names", "batch", "tile"),
+    [
+        (("Q4_K", "Q6_K"), 40, MmaTile(6, 6, 4, 1)),
+        (("IQ4_XS",), 90, MmaTile(4, 6, 4, 1)),
+        (("Q5_K",), 170, MmaTile(6, 6, 8, 1, 2)),
+    ],
+    ids=["eight tiles of rows", "programs that share a tile", "two parts of x"],
+)
+def test_products_of_warpgroups_equal_float64(random_planes, numbers, names, batch, tile):
+    matrices = [random_planes(name, 140, 768, seed=i) for i, name in enumerate(names)]
+    x = numbers(batch, 768).bfloat16().float()
     outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
     for planes, out in zip(matrices, outs, strict=True):

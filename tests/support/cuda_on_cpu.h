@@ -1,7 +1,7 @@
 // Runs a kernel in CUDA C++ on a CPU: its threads as coroutines, its instructions as the functions below.
 //
 // Copies that are asynchronous are done as late as a wait allows, or earlier, by chance; so are the turns of
-// threads. Products of warpgroups read their operands as late as a wait allows. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
+// threads. Products of warpgroups read x as late as a wait allows. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
 // waits for what never comes is stopped.
 
 #include <ucontext.h>
@@ -304,7 +304,7 @@ DEVICE void multiply(float *sums, const u32 *a, u32 b0, u32 b1) {
 // Products of a warpgroup: what its 128 lanes have asked for, in groups.
 struct Product {
   float (*d[128])[4];
-  const u32 *a[128];
+  u32 a[128][4];  // as it was: the assembler keeps registers of products that are under way
   uint64_t x;
   int tiles, group;
 };
@@ -357,7 +357,8 @@ DEVICE uint64_t describe(u32 at) { return (at & 0x3FFFF) >> 4 | (uint64_t)(128 >
 DEVICE uint64_t describe_rows(u32 at) { return (at & 0x3FFFF) >> 4 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62; }
 template <int X_TILES> DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, uint64_t x) {
   Warpgroup &w = own_warpgroup();
-  w.asked.d[threadIdx.x % 128] = d, w.asked.a[threadIdx.x % 128] = a;
+  w.asked.d[threadIdx.x % 128] = d;
+  std::copy(a, a + 4, w.asked.a[threadIdx.x % 128]);
   of_warpgroup(w, [&]() {
     w.asked.x = x, w.asked.tiles = X_TILES, w.asked.group = w.group;
     w.products.push_back(w.asked);
