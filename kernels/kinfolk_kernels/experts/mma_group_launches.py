@@ -154,8 +154,8 @@ def _packed(stack: Stack) -> PlanesStack:
 
 
 def stages_for(format: str, experts: int) -> int:
-    """Stages for which there is shared memory."""
-    fit = (n for n in range(MOST_STAGES, 0, -1) if _shared(format, experts, n) <= MAX_SHARED)
+    """Stages for which there is shared memory: two at least."""
+    fit = (n for n in range(MOST_STAGES, 1, -1) if _shared(format, experts, n) <= MAX_SHARED)
     return next(fit)
 
 

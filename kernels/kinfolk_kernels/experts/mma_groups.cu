@@ -13,7 +13,7 @@
 //
 // Compiled in: F0 (the format), COLUMNS, ROWS (of a matrix), MATRICES (1 or 2 of an expert), EXPERTS, TOP_K (pairs
 // of a row of x; 0: x has a row for each pair, in sorted order), STAGES_OF_ROUNDS, ROW_WARPS, ROW_TILES and
-// COLUMN_WARPS of gemm_parts.cu, WARPGROUPS = 1.
+// COLUMN_WARPS and Y_TYPE of gemm_parts.cu, WARPGROUPS = 1.
 
 #define X_IN_ROWS 1
 #include "../linear/gemm_f16_parts.cu"
@@ -231,7 +231,8 @@ DEVICE void consume(const Groups &g, const Known &known, u32 stages, int warp, i
 }
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1) mma_groups(const __grid_constant__ Groups g) {
-  static_assert(COLUMN_WARPS == 1 && ROW_WARPS == 2 * PRODUCERS && X_ROWS <= 32 * PRODUCERS && ROWS % 4 == 0);
+  // Products of a round run into the next one, so a stage is given back when another is there.
+  static_assert(STAGES_OF_ROUNDS >= 2 && COLUMN_WARPS == 1 && ROW_WARPS == 2 * PRODUCERS && X_ROWS <= 32 * PRODUCERS && ROWS % 4 == 0);
   extern __shared__ __align__(1024) char memory[];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   Known &known = *(Known *)memory;
