@@ -102,8 +102,8 @@ def chosen_by(counts):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_products_of_every_format_equal_float64(planes_stack, numbers, name):
     """Blocks of one pair, of all numbers of tiles, and several of an expert."""
-    chosen = chosen_by([1, 0, 33, 70, 80, 81, 170])
-    columns = 704 if LAYOUTS[name].block == 32 else 768
+    chosen = chosen_by([1, 0, 33, 70, 81, 0, 0])
+    columns = 320 if LAYOUTS[name].block == 32 else 512
     stacks = [planes_stack(name, 7, 268, columns, seed) for seed in (1, 2)]
     bays = torch.tensor([3, 1, 0, 6, 5, 2, 4])
     layer = ExpertsArguments(*stacks, stacks[0], bays, "silu", 1, torch.float16)
@@ -130,16 +130,16 @@ def test_a_layer_equals_float64(
     layer, numbers, assert_near, upper, lower, activation, width, channels
 ):
     made = layer(upper, lower, 9, width, channels, activation)
-    x, chosen = rows_of(numbers, 150, made).bfloat16(), choice(150, 2, 9)
+    x, chosen = rows_of(numbers, 90, made).bfloat16(), choice(90, 2, 9)
     assert_near(result(made.experts, x, chosen), made.exact(x, chosen.ids, chosen.weights), HALF)
 
 
 @pytest.mark.interpreter
 def test_the_result_of_a_row_has_the_same_bits_in_any_company(layer, numbers):
     made = layer("Q4_K", "Q5_0", 5, 256, 64)
-    x, chosen = rows_of(numbers, 200, made).half(), choice(200, 2, 5)
+    x, chosen = rows_of(numbers, 120, made).half(), choice(120, 2, 5)
     y = result(made.experts, x, chosen)
-    for rows in (1, 9, 60, 199):
+    for rows in (9, 119):
         part = Choice(chosen.ids[:rows], chosen.weights[:rows])
         assert torch.equal(result(made.experts, x[:rows], part), y[:rows])
 
