@@ -40,6 +40,13 @@ def launch_of(rows, *formats, columns=5120, out=4096):
     return gemm_mma(matrices, MmaRows.make(rows, columns, META), outs)
 
 
+def assert_products(matrices, x, outs):
+    for planes, out in zip(matrices, outs, strict=True):
+        expected = x.double() @ planes.dequantize().double().T
+        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
+        assert float(error.max()) <= HALF, planes.format
+
+
 LAUNCHES = {
     "delta net's inputs": (24, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
     "gate and up": (32, ("Q4_K", "Q4_K"), 5120),
@@ -94,10 +101,7 @@ def test_products_of_float16_rows_equal_float64(
     x = numbers(batch, columns).bfloat16().float()
     outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
-    for planes, out in zip(matrices, outs, strict=True):
-        expected = x.double() @ planes.dequantize().double().T
-        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
-        assert float(error.max()) <= HALF, planes.format
+    assert_products(matrices, x, outs)
 
 
 @pytest.mark.interpreter
@@ -115,10 +119,7 @@ def test_products_of_warpgroups_equal_float64(random_planes, numbers, names, bat
     x = numbers(batch, 768).bfloat16().float()
     outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
-    for planes, out in zip(matrices, outs, strict=True):
-        expected = x.double() @ planes.dequantize().double().T
-        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
-        assert float(error.max()) <= HALF, planes.format
+    assert_products(matrices, x, outs)
 
 
 @pytest.mark.interpreter
@@ -133,10 +134,8 @@ def test_a_row_has_the_same_bits_in_every_part_of_a_launch(random_planes, number
     )
     outs = [torch.full((44, planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma(matrices, both, outs, MmaTile(4, 6, 2, 2)))
-    for planes, out in zip(matrices, outs, strict=True):
-        expected = rows.double() @ planes.dequantize().double().T
-        error = (out - expected).norm(dim=1) / expected.norm(dim=1)
-        assert float(error.max()) <= HALF, planes.format
+    assert_products(matrices, rows, outs)
+    for out in outs:
         assert torch.equal(out[24:], out[:24].flip(0)[:20])
 
 
