@@ -27,7 +27,7 @@ import torch
 from timing import copy_bandwidth, replay_seconds
 
 from kinfolk_kernels.act_and_mul.op import Activation
-from kinfolk_kernels.cuda_source import CudaLaunch
+from kinfolk_kernels.cuda_source import CudaLaunch, unavailable
 from kinfolk_kernels.experts.choice import Choice
 from kinfolk_kernels.experts.group_launches import GroupTile, group_launches
 from kinfolk_kernels.experts.int8_group_launches import eights_for, int8_group_launches
@@ -167,7 +167,7 @@ class Step:
         weights = torch.zeros(rows, shape.top_k, device="cuda")
         return Step(x, Choice(ids, weights), torch.empty_like(x).float())
 
-    def router_launches(self, router: RouteArguments, way: str) -> list[Launch | CudaLaunch]:
+    def router_launches(self, router: RouteArguments, way: str) -> list[Launch]:
         ids, weights = self.choice.ids, self.choice.weights
         if way == FEW_ROWS:
             return route_launches(router, self.x, ids, weights)
@@ -278,6 +278,8 @@ def measure(
             continue
         if rows <= 64 and (way == WARPGROUPS or TILES.get(way) is not None):
             continue
+        if way == WARPGROUPS and unavailable(steps[0].x.device):
+            continue
         taken = replace(layer, shared=shared) if way == "beside" else layer
         step_launches = [step.launches(taken, way) for step in steps]
 
@@ -306,7 +308,8 @@ def measure(
 
 def report(title: str, rows: int, timing: dict[str, object]) -> str:
     few = "beside" if "beside" in timing["ways"] else "pairs"  # type: ignore[operator]
-    taken = few if rows <= PAIRED_ROWS else WARPGROUPS
+    many = WARPGROUPS if WARPGROUPS in timing["ways"] else "groups"  # type: ignore[operator]
+    taken = few if rows <= PAIRED_ROWS else many
     if PAIRED_ROWS < rows <= INT8_GROUPED_ROWS:
         eights = eights_for(rows * SHAPES[title].top_k, SHAPES[title].experts)
         taken = f"int8 {8 * eights}"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cuda_on_cpu import run_on_cpu
-from products_alone import assert_products_run_beside_others
+from products_under_way import assert_products_run_beside_others
 from shares import assert_covered_once
 
 from kinfolk_kernels.cuda_source import (

@@ -10,7 +10,7 @@ from copy_addresses import assert_addresses_of_one_register
 from cuda_on_cpu import run_groups_on_cpu
 from expert_layers import HALF, choice, numbers_of, rows_of
 from expert_records import spread
-from products_alone import assert_products_run_beside_others
+from products_under_way import assert_products_run_beside_others
 
 from kinfolk_kernels.aot import usage_of
 from kinfolk_kernels.cuda_source import MAX_SHARED, CudaLaunch
@@ -165,7 +165,7 @@ def test_experts_far_away_and_absent_and_rows_of_padding(layer, numbers):
 
 
 @pytest.mark.interpreter
-def test_prompts_take_them_where_they_can(layer, numbers, monkeypatch):
+def test_prompts_take_them_where_they_can_and_shorter_ones_never(layer, numbers, monkeypatch):
     taken = []
     for name in ("mma_group_launches", "group_launches"):
         monkeypatch.setattr(
@@ -175,7 +175,17 @@ def test_prompts_take_them_where_they_can(layer, numbers, monkeypatch):
     monkeypatch.setattr(kernels, "INT8_GROUPED_ROWS", 40)
     made = layer("Q4_0", "Q8_0")
     plain = replace(made.experts, down=numbers_of(made.experts.down).half())
-    x, chosen = rows_of(numbers, 41, made), choice(41, 2, 5)
-    made.run(x, chosen)
-    kernels.experts(plain, x, chosen.ids, chosen.weights)
-    assert taken == ["mma_group_launches", "group_launches"]
+    halves = {
+        name: replace(getattr(made.experts, name), activations="f16")
+        for name in ("gate", "up", "down")
+    }
+    for rows, arguments in (
+        (41, made.experts),
+        (41, plain),
+        (41, replace(made.experts, **halves)),
+        (40, replace(made.experts, **halves)),
+    ):
+        x, chosen = rows_of(numbers, rows, made), choice(rows, 2, 5)
+        kernels.experts(arguments, x, chosen.ids, chosen.weights)
+    by_mma, by_triton = "mma_group_launches", "group_launches"
+    assert taken == [by_mma, by_triton, by_mma, by_triton]

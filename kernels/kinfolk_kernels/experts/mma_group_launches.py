@@ -39,6 +39,7 @@ PRODUCERS = 4
 """Warps that copy."""
 
 MOST_STAGES = 6
+"""Most stages that are tried; three to five fit, by format."""
 
 _MOST_BAYS = 2**31 - 1
 

@@ -39,7 +39,7 @@ rows share an expert then."""
 
 INT8_GROUPED_ROWS = 512
 """Above ``PAIRED_ROWS`` and up to this many rows, the pairs of an expert are multiplied together
-with rows in int8 if the matrices allow that."""
+with rows in int8 if the matrices allow that. Of more rows, by warpgroups where there are any."""
 
 MAX_STACKED_EXPERTS = 1024
 MOST_CHOSEN = 32
@@ -110,7 +110,7 @@ def experts(
         launches = pair_launches(x, choice, routed, y, asm=compiled)
     elif x.shape[0] <= INT8_GROUPED_ROWS and takes_int8(arguments):
         launches = int8_group_launches(x, choice, arguments, y, asm=compiled)
-    elif grouped_by_mma(arguments):
+    elif x.shape[0] > INT8_GROUPED_ROWS and grouped_by_mma(arguments):
         launches = mma_group_launches(x, choice, arguments, y)
     else:
         rows = x.to(type_of(arguments.gate)).contiguous()
@@ -124,7 +124,7 @@ def experts(
 
 
 def grouped_by_mma(arguments: ExpertsArguments[Stack]) -> bool:
-    """Whether the products of many rows are those in CUDA C++."""
+    """Whether the products of a prompt are those of ``mma_groups``."""
     stacks = (arguments.gate, arguments.up, arguments.down)
     packed = all(isinstance(stack, PlanesStack) for stack in stacks)
     return packed and not unavailable(arguments.bay_of_expert.device)

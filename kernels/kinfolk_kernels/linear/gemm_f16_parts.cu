@@ -2,8 +2,7 @@
 //
 // A warp has 32 rows of a matrix, and unpacks a pair of groups (128 columns) at a time. A lane's word of four
 // rows unpacks to the lane's own part of the operand. With WARPGROUPS, four warps multiply together (wgmma), and
-// the tensor core reads x from shared memory itself; the products of a word's weights run while the next word is
-// unpacked.
+// the tensor core reads x from shared memory itself; products of two rows run while the next two are unpacked.
 //
 // A file that includes this one defines COLUMNS, WARPGROUPS and, for them, X_IN_ROWS: whether x stands in shared
 // memory in rows of 64 columns, else in the order of MmaRows; and what gemm_parts.cu needs.
@@ -29,8 +28,8 @@ DEVICE void copies_are_known() { asm volatile("fence.proxy.async;" ::: "memory")
 // Describes x of a step of 16 columns in shared memory: blocks of eight rows times eight columns, 128 bytes
 // each, the second eight columns behind the first, and the next eight rows 512 bytes on.
 DEVICE u64 describe(u32 at) { return (at & 0x3FFFF) >> 4 | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32; }
-// The same for rows of 128 bytes, which stand in one another's order of 16 bytes: those of row r are exchanged,
-// i with i ^ r % 8. The next eight rows are 1024 bytes on, the next 16 columns 32 bytes.
+// The same for rows of 64 columns, 128 bytes each, whose pieces of 16 bytes are exchanged: piece i of row r stands at
+// place i ^ r % 8. The next eight rows are 1024 bytes on, the next 16 columns 32 bytes.
 DEVICE u64 describe_rows(u32 at) { return (at & 0x3FFFF) >> 4 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
 // 64 rows of a matrix times X_TILES tiles of x.
 template <int X_TILES> DEVICE void multiply_warpgroup(float (*d)[4], const u32 *a, u64 x) {

@@ -12,8 +12,7 @@
 // tile's first pairs adds when it has its own.
 //
 // With WARPGROUPS, four warps multiply together (wgmma), and the tensor core reads x from shared memory
-// itself: each warp would read all of it for mma.sync, which takes longer than products of many rows. The
-// products of a word's weights run while the next word is unpacked.
+// itself: each warp would read all of it for mma.sync, which takes longer than products of many rows.
 //
 // Compiled in: ROW_TILES (of eight rows of x), ROW_WARPS, COLUMN_WARPS, WARPGROUPS, X_STAGES, WEIGHT_BYTES
 // (shared memory for the weights of a warp), COLUMNS, Y_TYPE, F0 to F3.
