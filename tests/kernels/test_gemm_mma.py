@@ -54,6 +54,8 @@ LAUNCHES = {
     "a last group without a partner": (33, ("Q5_0", "Q4_0"), 704),
     "many rows of a delta net's inputs": (128, ("Q5_K", "Q4_K", "Q8_0", "Q8_0"), 5120),
     "many rows of a table": (96, ("IQ4_XS", "Q8_0"), 2816),
+    "one warpgroup": (64, ("Q5_K",), 6144),
+    "many rows by one warpgroup": (128, ("Q8_0", "Q4_K"), 2048),
     "a table": (16, ("IQ4_XS", "Q8_0"), 2816),
     "one row": (1, ("Q4_K",), 5120),
 }
@@ -108,8 +110,8 @@ def test_products_of_float16_rows_equal_float64(
 @pytest.mark.parametrize(
     ("names", "batch", "tile"),
     [
-        (("Q4_K", "Q6_K"), 40, MmaTile(6, 6, 4, 1)),
-        (("IQ4_XS",), 90, MmaTile(4, 6, 4, 1)),
+        (("Q4_K", "Q6_K"), 40, MmaTile(6, 6, 8, 1, 6)),
+        (("IQ4_XS",), 90, MmaTile(4, 6, 8, 1)),
         (("Q5_K",), 170, MmaTile(6, 6, 8, 1, 2)),
     ],
     ids=["eight tiles of rows", "programs that share a tile", "two parts of x"],
@@ -184,9 +186,25 @@ def test_more_rows_than_a_part_has_are_multiplied_in_parts(rows, parts, tiles):
     operand = MmaRows.make(rows, 5120, META)
     assert (operand.parts, operand.tiles) == (parts, tiles)
     launch = launch_of(rows, "Q4_K", "Q6_K")
-    alone = launch_of(8 * tiles, "Q4_K", "Q6_K")
-    assert launch.source == alone.source
+    assert dict(launch.source.defines)["ROW_TILES"] == tiles
     assert launch.grid % parts == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts", "expected"),
+    [
+        ((17408, 17408), 5120, 1, (8, 42, 40)),
+        ((5120,), 17408, 1, (8, 23, 138)),
+        ((5120,), 17408, 4, (8, 83, 136)),
+        ((5120,), 6144, 1, (4, 16, 48)),
+        ((8192, 4096, 32, 32), 2048, 1, (4, 16, 16)),
+        ((512, 512), 2048, 1, (4, 2, 16)),
+    ],
+    ids=["all shared", "pieces", "parts of x", "one warpgroup", "whole tiles", "few rows"],
+)
+def test_warpgroups_share_tiles_where_that_is_cheaper(rows, columns, parts, expected):
+    tile = tile_for([empty("Q4_K", n, columns, META) for n in rows], 8, parts)
+    assert (tile.row_warps, tile.share, tile.span) == expected
 
 
 @pytest.mark.parametrize(

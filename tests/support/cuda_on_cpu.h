@@ -146,7 +146,13 @@ template <typename Body> static void together(Collective &c, int count, void *mi
 static Collective &own_warp() { return warps[threadIdx.x / 32]; }
 static void __syncwarp() { together(own_warp(), 32, nullptr, 0, [](Collective &) {}); }
 static void __syncthreads() { together(whole, (int)threads.size(), nullptr, 0, [](Collective &) {}); }
-template <typename T> static T __shfl_sync(unsigned, T v, int) { return v; }  // of the lane itself, or of any
+template <typename T> static T __shfl_sync(unsigned, T v, int lane) {
+  struct Word { T own, from; int lane; } word{v, v, lane};
+  together(own_warp(), 32, &word, threadIdx.x % 32, [](Collective &warp) {
+    for (void *lane : warp.of) ((Word *)lane)->from = ((Word *)warp.of[((Word *)lane)->lane % 32])->own;
+  });
+  return word.from;
+}
 template <typename T> static T __ldcg(const T *p) { return *p; }
 template <typename T> static void __stcg(T *p, T v) { *p = v; }
 static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
@@ -200,7 +206,6 @@ DEVICE void column_warps_wait(int barrier) { wait_together<32 * COLUMN_WARPS>(ba
 DEVICE uint4 load_of_others(const u32 *at) { return yield(), *(const uint4 *)at; }
 DEVICE void store_for_others(u32 *at, const uint4 &v) { *(uint4 *)at = v; }
 DEVICE int count_up(int *counter) { return (*counter)++; }
-DEVICE int acquire(const int *flag) { return yield(), *flag; }
 DEVICE void wait_for_producers() {}
 DEVICE void start_dependents() {}
 

@@ -182,7 +182,7 @@ struct Factors {
 // Two bytes of a word, as 1024 more in float16. thousand: work.constant, the bits of float16 1024, twice.
 DEVICE u32 thousands(u32 word, u32 thousand, bool upper) { return __byte_perm(word, thousand, upper ? 0x5352 : 0x5150); }
 
-template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thousand) {
+template <int FORMAT> DEVICE Factors factors_of(u32 scales, u32 supers, u32 thousand) {
   using L = Layout<FORMAT>;
   if (L::SMALL) {
     u32 low = low_twice(supers), top = high_twice(supers);
@@ -197,8 +197,8 @@ template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supe
   }
   u32 both = mul_pairs(sub_pairs(thousands(scales, thousand, false), 0x64006400u), d);
   u32 least = mul_pairs(sub_pairs(thousands(scales, thousand, true), 0x64006400u), high_twice(supers) ^ 0x80008000u);
-  if (FORMAT == Q4_K) {  // 2^-5 or 2^15, and 2^-5; see unpack
-    both = mul_pairs(both, LARGE ? 0x28002800u : 0x78007800u), least = mul_pairs(least, 0x28002800u);
+  if (FORMAT == Q4_K) {  // 16 and 1, and 2^-5; see unpack
+    both = mul_pairs(both, 0x3C004C00u), least = mul_pairs(least, 0x28002800u);
   }
   u32 low = low_twice(both), top = high_twice(both);
   return {low, low, top, top, low_twice(least), high_twice(least)};
@@ -207,16 +207,18 @@ template <int FORMAT, bool LARGE> DEVICE Factors factors_of(u32 scales, u32 supe
 // A word of a row -> four pairs of weights: two of its low nibbles, two of its high nibbles.
 // top: of 8-bit codes, the word 32 columns on; shift: to the group's bits in the word high; later: whether
 // the word is in the second half of its group.
-template <int FORMAT, bool LARGE>
+template <int FORMAT>
 DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f, bool later, u32 thousand) {
   using L = Layout<FORMAT>;
   u32 a = later ? f.b : f.a, b = later ? f.d : f.c;
-  if (FORMAT == Q4_K && !LARGE) {
-    // A nibble n in bits 4 to 7 is the float16 n / 2^20, a number below the normal ones. The factor times
-    // 2^15 makes it n / 32 times the factor, with one rounding; y is multiplied by 32 in the end. A factor
-    // of 2 or more would overflow: then codes are made numbers first, as in other formats.
-    w[0] = fma_pairs((q << 4) & 0x00F000F0u, a, f.low_least), w[1] = fma_pairs((q >> 4) & 0x00F000F0u, a, f.low_least);
-    w[2] = fma_pairs(q & 0x00F000F0u, b, f.top_least), w[3] = fma_pairs((q >> 8) & 0x00F000F0u, b, f.top_least);
+  if (FORMAT == Q4_K) {
+    // A nibble n in bits 0 to 3 is the float16 n / 2^24, in bits 4 to 7 n / 2^20, numbers below the normal ones. 2^15
+    // makes them n / 512 and n / 32, and their factors n / 32 times that of the group; y is multiplied by 32 in the
+    // end. Shifts and masks take twice as long as products of pairs.
+    const u32 upper = q >> 8;
+    w[0] = q & 0x000F000Fu, w[1] = upper & 0x000F000Fu, w[2] = q & 0x00F000F0u, w[3] = upper & 0x00F000F0u;
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = fma_pairs(mul_pairs(w[i], 0x78007800u), i < 2 ? a : b, i < 2 ? f.low_least : f.top_least);
     return;
   }
   u32 near = q ^ 0x80808080u, far = top ^ 0x80808080u;
@@ -238,9 +240,23 @@ DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f
 
 // See unpack.
 DEVICE int row_group(int lane) { return lane >> 2; }
-template <int FORMAT> DEVICE float y_factor(const Work &work, int row) {
-  return __ldcg(work.factor + row) * (FORMAT == Q4_K ? 32 : 1);
-}
+// Asked for at the beginning: between stores, each row's would be waited for. A lane has those of rows lane, 32 + lane,
+// ...
+struct RowFactors {
+  float own[(X_ROWS + 31) / 32];
+
+  ALWAYS RowFactors(const Work &work, int lane) {
+#pragma unroll
+    for (int i = 0; i < (X_ROWS + 31) / 32; i++) own[i] = 32 * i + lane < work.rows ? __ldcg(work.factor + 32 * i + lane) : 0;
+  }
+  template <int FORMAT> ALWAYS float of(int x_tile, int of_tile) const {
+    float v = own[0];
+#pragma unroll
+    for (int i = 1; i < (X_ROWS + 31) / 32; i++)
+      if (x_tile / 4 == i) v = own[i];
+    return __shfl_sync(~0u, v, x_tile % 4 * 8 + of_tile) * (FORMAT == Q4_K ? 32 : 1);
+  }
+};
 
 // -- products -------------------------------------------------------------------------------------------
 
@@ -250,7 +266,6 @@ template <int FORMAT> struct Pair {
   u32 stage, q_at, turn, thousand;
   int g, c, shift;
   bool both;  // lanes 0 and 1 have words of the first group, lanes 2 and 3 of the second, if there is one
-  bool large;
   uint4 scales, supers;
   Factors f[4];
 
@@ -261,17 +276,11 @@ template <int FORMAT> struct Pair {
     q_at = stage + g * L::CHUNKS * 16, turn = g & 1 ? L::TURN * 16 : 0;
     scales = supers = load16(stage + L::SCALES_AT + (g * 2 + group) * 16);
     if (!L::SMALL) supers = load16(stage + L::SUPERS_AT + g * 16);
-    large = false;
-    if (FORMAT == Q4_K) {
-      // Scales are below 64, so factors are below 2 if d is below 2^-5.
-      u32 most = max(max(supers.x & 0x7FFF, supers.y & 0x7FFF), max(supers.z & 0x7FFF, supers.w & 0x7FFF));
-      large = __any_sync(~0u, most >= 0x2800);
-    }
   }
 
-  template <bool LARGE> ALWAYS void make_factors() {
+  ALWAYS void make_factors() {
 #pragma unroll
-    for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT, LARGE>(row_of(scales, r), row_of(supers, r), thousand);
+    for (int r = 0; r < 4; r++) f[r] = factors_of<FORMAT>(row_of(scales, r), row_of(supers, r), thousand);
   }
 
   // A word of four rows; top and high: see unpack.
@@ -297,12 +306,12 @@ template <int FORMAT> struct Pair {
   }
 
   // The left operands of rows 2 two and 2 two + 1 of a word: of low and of high nibbles.
-  template <bool LARGE> ALWAYS void unpack_rows(u32 (*a)[4], const Word &word, int two) const {
+  ALWAYS void unpack_rows(u32 (*a)[4], const Word &word, int two) const {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int r = 2 * two + i;
       u32 w[4];
-      unpack<FORMAT, LARGE>(w, row_of(word.q, r), row_of(word.top, r), row_of(word.high, r), shift, f[r], word.later, thousand);
+      unpack<FORMAT>(w, row_of(word.q, r), row_of(word.top, r), row_of(word.high, r), shift, f[r], word.later, thousand);
       a[0][i] = w[0], a[0][2 + i] = w[1], a[1][i] = w[2], a[1][2 + i] = w[3];
     }
   }
@@ -317,22 +326,21 @@ template <int FORMAT, int X_TILES, typename Ended>
 DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand, Ended ended) {
   Pair<FORMAT> weights(stage, pair, lane, thousand);
   auto next = weights.load(0);
-  if (weights.large) weights.template make_factors<true>();
-  else weights.template make_factors<false>();
+  weights.make_factors();
   const u64 described = X_IN_ROWS ? describe_rows(x) : describe(x);
-  constexpr int UNDER_WAY = 3;  // groups of products, which have operands of their own
-  u32 a[2][2][2][4];
+  // Groups of products, which have operands of their own. With more sums there are no registers for more.
+  constexpr int UNDER_WAY = X_TILES == 16 ? 1 : 3;
+  u32 a[UNDER_WAY + 1][2][4];
 #pragma unroll
   for (int word = 0; word < 4; word++) {
     const auto read = next;
     if (word < 3) next = weights.load(word + 1);
 #pragma unroll
     for (int two = 0; two < 2; two++) {
-      u32(*now)[4] = a[word % 2][two];
+      u32(*now)[4] = a[(2 * word + two) % (UNDER_WAY + 1)];
       wait_for_products<UNDER_WAY>();
       if (2 * word + two == UNDER_WAY) ended();
-      if (weights.large) weights.template unpack_rows<true>(now, read, two);
-      else weights.template unpack_rows<false>(now, read, two);
+      weights.unpack_rows(now, read, two);
       begin_products();
 #pragma unroll
       for (int half = 0; half < 2; half++) {
@@ -344,13 +352,14 @@ DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32
   }
 }
 #else
-template <int FORMAT, int X_TILES, bool LARGE> DEVICE void add_pair_as(float (*sums)[4], Pair<FORMAT> &weights, u32 x, int lane) {
-  weights.template make_factors<LARGE>();
+template <int FORMAT, int X_TILES> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
+  Pair<FORMAT> weights(stage, pair, lane, thousand);
+  weights.make_factors();
 #pragma unroll
   for (int word = 0; word < 4; word++) {
     u32 a[2][2][4];
     const auto read = weights.load(word);
-    weights.template unpack_rows<LARGE>(a[0], read, 0), weights.template unpack_rows<LARGE>(a[1], read, 1);
+    weights.unpack_rows(a[0], read, 0), weights.unpack_rows(a[1], read, 1);
 #pragma unroll
     for (int j = 0; j < X_TILES; j++) {
       uint4 b = load16(x + ((word * X_TILES + j) * 32 + lane) * 16);
@@ -360,11 +369,5 @@ template <int FORMAT, int X_TILES, bool LARGE> DEVICE void add_pair_as(float (*s
       multiply(sums[X_TILES + j], a[1][1], b.z, b.w);
     }
   }
-}
-
-template <int FORMAT, int X_TILES> DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand) {
-  Pair<FORMAT> weights(stage, pair, lane, thousand);
-  if (weights.large) add_pair_as<FORMAT, X_TILES, true>(sums, weights, x, lane);
-  else add_pair_as<FORMAT, X_TILES, false>(sums, weights, x, lane);
 }
 #endif

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from kinfolk_kernels.cuda_source import (
     CudaSource,
 )
 from kinfolk_kernels.linear.gemm_f16 import LEAST_PAIRS, MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
-from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size, counters
+from kinfolk_kernels.linear.segments import MAX_MATRICES, NOTHING, by_size
 from kinfolk_kernels.missing_words import missing_words
 from kinfolk_kernels.mma_rows import WARP_ROW_TILES, MmaRows
 from kinfolk_kernels.planes import EIGHT_BITS, LAYOUTS, Planes
@@ -30,6 +30,19 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 Y_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_STAGES = 3
+WARPGROUP_STAGES = 6
+PRODUCERS = 4
+"""Warps that only copy, beside those of warpgroups."""
+
+ROUND_CYCLES = {8: 1600, 4: 1050}
+"""What a pair of groups takes, by the warps of a program that multiply, and
+
+EXCHANGE_CYCLES, PIECE_CYCLES
+    what it takes a warp to leave its sums of a tile and to add, with each program that shares the
+    tile. Measured with 64 rows on an H200 (``benchmarks/NOTES.md``); with 128, all are more.
+"""
+EXCHANGE_CYCLES, PIECE_CYCLES = 800, 90
+MOST_PIECES = 8
 X_STAGES = 3
 WARPGROUP_X_STAGES = 4
 """One more: products of a stage may run while the next one is used."""
@@ -97,7 +110,6 @@ class _Work(ctypes.Structure):
         ("x", ctypes.c_void_p),
         ("factor", ctypes.c_void_p),
         ("part", ctypes.c_void_p),
-        ("done", ctypes.c_void_p),
         ("x_bytes", ctypes.c_uint64),
         ("first_row", ctypes.c_int),
         ("rows", ctypes.c_int),
@@ -117,8 +129,10 @@ def gemm_mma(
     """The launch that computes outs[i] [M, N_i] = x W_i^T for up to four matrices of K columns."""
     tile = tile or tile_for(matrices, x.tiles, x.parts)
     weight_bytes = _weight_bytes(matrices, tile, x)
+    producers = PRODUCERS if x.warpgroups else 0
     defines = {
         "WARPGROUPS": int(x.warpgroups),
+        "PRODUCERS": producers,
         "X_STAGES": _x_stages(x),
         "WEIGHT_BYTES": weight_bytes,
     }
@@ -133,6 +147,7 @@ def gemm_mma(
         _other_bytes(tile, x) + tile.warps * weight_bytes,
         THOUSAND,
         sums=2 if x.warpgroups else 1,
+        producers=producers,
         parts=x.parts,
     )
 
@@ -148,6 +163,7 @@ def launch_of(
     shared: int,
     constant: int,
     sums: int = 1,
+    producers: int = 0,
     parts: int = 1,
     described: type[Described] = Addresses,
     maps: Sequence[ctypes.Structure] = (),
@@ -155,7 +171,7 @@ def launch_of(
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
     ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
-    ``sums``: of tiles that a program may leave; ``defines``: the macros that only this kernel has;
+    ``sums``: of tiles that a program may leave; ``producers``: warps that only copy; ``defines``: the macros that only this kernel has;
     ``constant``: a number that its compiler is not to know, or it would set a register to it again
     and again; ``maps``: more arguments.
     """
@@ -172,13 +188,10 @@ def launch_of(
     places += [described(end=end) for _ in range(unused)]
     programs = parts * end
     left = programs * sums * ROWS_OF_WARP * tile.row_warps * 8 * row_tiles
-    if defines.get("WARPGROUPS"):
-        part, done = torch.empty(left, device=device), counters(device, programs * tile.row_warps)
-    else:
-        part, done = missing_words(device, left), None
+    part = missing_words(device, left)
     x_bytes = x[0].numel() * x[0].element_size() // parts
     shares = (x_bytes, 0, rows, tile.share, tile.span, constant, LEAVES_FIRST)
-    work = _Work(*map(_address, (*x, part, done)), *shares)
+    work = _Work(*map(_address, (*x, part)), *shares)
     macros = {
         "ROW_TILES": row_tiles,
         "ROW_WARPS": tile.row_warps,
@@ -191,23 +204,44 @@ def launch_of(
     return CudaLaunch(
         CudaSource.make(source, source.stem, macros),
         programs,
-        32 * tile.warps,
+        32 * (tile.warps + producers),
         shared,
         (*places, work, *maps),
         device,
-        (*matrices, *outs, *x, part, done),
+        (*matrices, *outs, *x, part),
     )
 
 
 def tile_for(matrices: Sequence[Planes], row_tiles: int, parts: int = 1) -> MmaTile:
     """The tile for the shapes of the matrices and for ``parts`` parts of ``row_tiles`` tiles of
     eight rows of x."""
-    row_warps, column_warps = 8, 1
-    if row_tiles <= 2:
-        row_warps, column_warps = 4, 4
-    elif row_tiles <= WARP_ROW_TILES[-1]:
-        row_warps, column_warps = 6, 2
-    return tile_of(matrices, row_warps, column_warps, PAIR_COLUMNS, LEAST_PAIRS, parts)
+    if row_tiles > WARP_ROW_TILES[-1]:
+        return _warpgroup_tile(matrices, parts)
+    arrangement = (4, 4) if row_tiles <= 2 else (6, 2)
+    return tile_of(matrices, *arrangement, PAIR_COLUMNS, LEAST_PAIRS, parts)
+
+
+def _warpgroup_tile(matrices: Sequence[Planes], parts: int) -> MmaTile:
+    """The cheapest tile of one warpgroup or two: its programs share tiles as ``tile_of`` decides,
+    or each has a piece of one tile."""
+    units, most = -(-matrices[0].columns // PAIR_COLUMNS), MULTIPROCESSORS // parts
+    costs: list[tuple[int, MmaTile]] = []
+    for row_warps, cycles in ROUND_CYCLES.items():
+        tiles = sum(tiles_of(planes, row_warps) for planes in matrices)
+        divided = tile_of(matrices, row_warps, 1, PAIR_COLUMNS, LEAST_PAIRS, parts)
+        pieces = range(1, min(most // tiles, MOST_PIECES) + 1)
+        shares = [-(-units // count) for count in pieces]
+        for tile in (
+            divided,
+            *(MmaTile(share, -(-units // share) * share, row_warps, 1) for share in shares),
+        ):
+            cost = tile.share * cycles
+            if tile.share < units or tile.span % tile.share:
+                shared = 1 if tile.span % tile.share == 0 else 2
+                exchange = EXCHANGE_CYCLES + PIECE_CYCLES * -(-tile.span // tile.share)
+                cost += shared * row_warps * exchange
+            costs.append((cost, replace(tile, stages=WARPGROUP_STAGES)))
+    return min(costs, key=lambda cost: cost[0])[1]
 
 
 def tile_of(

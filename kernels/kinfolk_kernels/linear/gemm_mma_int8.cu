@@ -30,7 +30,9 @@ constexpr int X_UNIT = X_SUMS + (HAS_LEAST ? 4 * X_ROWS * 8 : 0);
 constexpr int X_BARRIERS = COLUMN_WARPS * X_STAGES * 16;
 constexpr int HEADER = (X_BARRIERS + WARPS * MOST_STAGES * 8 + 127) / 128 * 128;
 
-template <int FORMAT> DEVICE float y_factor(const Work &, int) { return 1; }
+struct RowFactors {
+  template <int FORMAT> ALWAYS float of(int, int) const { return 1; }
+};
 // Lanes that read at the same time have groups g and g ^ 6: the eight 16 bytes that they read of two groups are
 // distinct modulo 128 bytes, see Weights.
 DEVICE int row_group(int lane) { return lane >> 3 ^ (lane & 4 ? 6 : 0); }
@@ -377,9 +379,10 @@ template <int FORMAT> DEVICE void segment(const Matrix &m, const Work &work, int
     if (tile == last_tile) start_dependents();
     float own[OWNED][2][4];
     sum_of_columns(own, sums, left, row_warp, column_warp, tile > first_tile, lane);
-    if (column_warp < OWNERS) end_tile<FORMAT>(own, m, work, program, tile, start, end, row_warp, column_warp, lane);
+    if (column_warp < OWNERS) end_tile<FORMAT>(own, RowFactors(), m, work, program, tile, start, end, row_warp, column_warp, lane);
   }
 }
 
+constexpr int PRODUCERS = 0;  // each warp copies
 #define KERNEL gemm_mma_int8
 #include "gemm_segments.cu"

@@ -1,7 +1,7 @@
 // What kernels of packed matrices share: instructions, formats, copies of weights, and shares of work.
 //
 // A file that includes this one defines before: UNIT, the columns that a warp multiplies at a time, and TENSOR_MAPS,
-// whether it copies weights by tensor maps; and after: y_factor and row_group. It ends with gemm_segments.cu.
+// whether it copies weights by tensor maps; and after: RowFactors and row_group. It ends with gemm_segments.cu.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -103,11 +103,6 @@ template <int COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec
 // THREADS of a program wait for each other.
 template <int THREADS> DEVICE void wait_together(int barrier) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory"); }
 DEVICE void column_warps_wait(int barrier) { wait_together<32 * COLUMN_WARPS>(barrier); }
-DEVICE int acquire(const int *flag) {
-  int v;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
-  return v;
-}
 DEVICE int count_up(int *counter) {
   int before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
@@ -231,7 +226,6 @@ struct Work {
   const char *x;
   const float *factor;
   float *part;
-  int *done;
   u64 x_bytes;
   int first_row, rows, share, span;
   u32 constant;
@@ -268,8 +262,8 @@ DEVICE u32 row_of(const uint4 &v, int r) { return r == 0 ? v.x : r == 1 ? v.y : 
 
 // -- shares of work -------------------------------------------------------------------------------------
 
-// What the products of a row of x are multiplied by in the end.
-template <int FORMAT> DEVICE float y_factor(const Work &work, int row);
+// What the products of rows of x are multiplied by in the end. All lanes of a warp ask for it.
+struct RowFactors;
 // Which four of the 32 rows of a warp a lane has.
 DEVICE int row_group(int lane);
 
@@ -302,15 +296,14 @@ template <int STAGES> struct Ring {
 };
 
 // A lane's rows of the matrix times its two rows of a tile of x.
-template <int FORMAT>
-DEVICE void write_tile(const float *first, const float *second, int x_tile, const Matrix &m, const Work &work, int first_row, int lane) {
+template <int FORMAT, typename Factors>
+DEVICE void write_tile(const float *first, const float *second, int x_tile, const Factors &factors, const Matrix &m, const Work &work, int first_row, int lane) {
   const int n = first_row + row_group(lane) * 4;
-  if (n >= m.rows) return;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
-    const int row = x_tile * 8 + 2 * (lane & 3) + e;
-    if (row >= work.rows) continue;
-    const float factor = y_factor<FORMAT>(work, row);
+    const int of_tile = 2 * (lane & 3) + e, row = x_tile * 8 + of_tile;
+    const float factor = factors.template of<FORMAT>(x_tile, of_tile);
+    if (n >= m.rows || row >= work.rows) continue;
     __align__(16) Y v[4] = {as_y(first[e] * factor), as_y(first[2 + e] * factor),
                             as_y(second[e] * factor), as_y(second[2 + e] * factor)};
     Y *to = (Y *)m.y + (u64)(work.first_row + row) * m.rows + n;

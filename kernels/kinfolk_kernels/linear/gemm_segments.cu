@@ -1,7 +1,7 @@
-// The kernel of up to four matrices, the last lines of a file that defines PARTS, segment and KERNEL.
+// The kernel of up to four matrices, the last lines of a file that defines PARTS, PRODUCERS, segment and KERNEL.
 
 template <int FORMAT> DEVICE void segment_of(const Matrix &m, Work work, int begin, int program, char *memory) {
-  work.part += (u64)begin * PARTS * (TILE * X_ROWS), work.done += begin * ROW_WARPS;
+  work.part += (u64)begin * PARTS * (TILE * X_ROWS);
   segment<FORMAT>(m, work, program - begin, memory);
 }
 
@@ -10,15 +10,14 @@ DEVICE int take_part_of_x(Work &work, int program, int programs) {
   const int number = program / programs;
   work.first_row = number * X_ROWS;
   work.x += number * work.x_bytes, work.factor += work.first_row, work.rows -= work.first_row;
-  work.part += (u64)number * programs * PARTS * (TILE * X_ROWS), work.done += number * programs * ROW_WARPS;
+  work.part += (u64)number * programs * PARTS * (TILE * X_ROWS);
   return program - number * programs;
 }
 
-// Up to four matrices. Words of parts are MISSING before and after; of warpgroups, done is zero for each warp of
-// rows of each program instead. Each part of
-// X_ROWS rows of x has as many programs, which share its work alike: so a row has the same sums in all
-// parts, and the programs that read the same weights run at the same time.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+// Up to four matrices. Words of parts are MISSING before and after. Each part of X_ROWS rows of x has as many programs,
+// which share its work alike: so a row has the same sums in all parts, and the programs that read the same weights
+// run at the same time.
+extern "C" __global__ void __launch_bounds__(32 * (WARPS + PRODUCERS), 1)
 KERNEL(const __grid_constant__ Matrix m0, const __grid_constant__ Matrix m1, const __grid_constant__ Matrix m2,
        const __grid_constant__ Matrix m3, Work work
 #if TENSOR_MAPS

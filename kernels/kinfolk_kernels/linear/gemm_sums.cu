@@ -2,73 +2,94 @@
 //
 // A file that includes this one is a kernel of gemm_parts.cu, and defines PARTS before.
 
+DEVICE void add_four(float *v, const uint4 &w) {
+  v[0] += __uint_as_float(w.x), v[1] += __uint_as_float(w.y), v[2] += __uint_as_float(w.z), v[3] += __uint_as_float(w.w);
+}
+
+// A word of a part of a tile's sums is there when it is not MISSING: no sum has these bits. So parts need no flags
+// and no fences, and several can be asked for at once. Who has read a word sets it back.
+constexpr u32 MISSING = ~0u;
+DEVICE u32 bits_of(float sum) {
+  const u32 bits = __float_as_uint(sum);
+  return bits == MISSING ? 0x7FFFFFFFu : bits;
+}
+DEVICE uint4 bits_of_four(const float *v) { return {bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3])}; }
+DEVICE bool there(const uint4 &v) { return v.x != MISSING && v.y != MISSING && v.z != MISSING && v.w != MISSING; }
+DEVICE void set_back(u32 *at) { store_for_others(at, {MISSING, MISSING, MISSING, MISSING}); }
+
 #if WARPGROUPS
-template <int FORMAT> DEVICE void write_y(float (*sums)[4], const Matrix &m, const Work &work, int first_row, int lane) {
+template <int FORMAT> DEVICE void write_y(float (*sums)[4], const RowFactors &factors, const Matrix &m, const Work &work, int first_row, int lane) {
 #pragma unroll
-  for (int j = 0; j < ROW_TILES; j++) write_tile<FORMAT>(sums[j], sums[ROW_TILES + j], j, m, work, first_row, lane);
+  for (int j = 0; j < ROW_TILES; j++) write_tile<FORMAT>(sums[j], sums[ROW_TILES + j], j, factors, m, work, first_row, lane);
 }
 
 // A tile of several programs. Of two, the second leaves its part, and the first one adds it. Of more, each
 // leaves its part and sums some tiles of x of all parts, when its share is done: one program alone would
 // read all parts for longer than it multiplies.
 struct SharedTile {
-  static constexpr int AT_ONCE = 4;  // parts that are read
   int tile, first, count;  // programs
 
   ALWAYS SharedTile(const Work &work, int tile, int end) : tile(tile) {
     first = tile * work.span / work.share;
     count = (min((tile + 1) * work.span, end) - 1) / work.share - first + 1;
   }
-  // The first program may leave a part of the tile before, too.
-  ALWAYS float *part(const Work &work, int program, int warp, int lane) const {
-    return work.part + (u64)(PARTS * program + (program == first)) * (TILE * X_ROWS) + warp * (SUMS * 32) + lane;
+  // Four sums of a lane after four. The first program may leave a part of the tile before, too.
+  ALWAYS u32 *part(const Work &work, int program, int warp, int lane) const {
+    return (u32 *)work.part + (u64)(PARTS * program + (program == first)) * (TILE * X_ROWS) + warp * (SUMS * 32) + lane * 4;
   }
-  ALWAYS int *arrived(const Work &work, int warp) const { return work.done + first * ROW_WARPS + warp; }
 
   ALWAYS void leave(float (*sums)[4], const Work &work, int program, int warp, int lane) const {
-    float *to = part(work, program, warp, lane);
+    u32 *to = part(work, program, warp, lane);
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) __stcg(to + i * 32, sums[i / 4][i % 4]);
-    __syncwarp();
-    if (lane == 0) count_up(arrived(work, warp));
+    for (int i = 0; i < SUMS / 4; i++) store_for_others(to + i * 128, bits_of_four(sums[i]));
   }
 
   ALWAYS void add_other(float (*sums)[4], const Work &work, int warp, int lane) const {
-    int *counter = arrived(work, warp);
-    while (!acquire(counter)) {}
-    const float *from = part(work, first + 1, warp, lane);
+    constexpr int AT_ONCE = 8;
+    static_assert(SUMS / 4 % AT_ONCE == 0);
+    u32 *from = part(work, first + 1, warp, lane);
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) sums[i / 4][i % 4] += __ldcg(from + i * 32);
-    __syncwarp();
-    if (lane == 0) *counter = 0;
+    for (int i = 0; i < SUMS / 4; i += AT_ONCE) {
+      uint4 words[AT_ONCE];
+      bool all;
+      do {
+        all = true;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) words[k] = load_of_others(from + (i + k) * 128);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) all &= there(words[k]);
+      } while (!__all_sync(~0u, all));
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; k++) add_four(sums[i + k], words[k]), set_back(from + (i + k) * 128);
+    }
   }
 
-  template <int FORMAT> ALWAYS void sum(const Matrix &m, const Work &work, int program, int warp, int lane) const {
-    int *counter = arrived(work, warp);
-    while (acquire(counter) < count) {}
+  template <int FORMAT> ALWAYS void sum(const RowFactors &factors, const Matrix &m, const Work &work, int program, int warp, int lane) const {
+    constexpr int AT_ONCE = 4;  // parts that are read
     for (int j = program - first; j < ROW_TILES; j += count) {
       float sums[2][4] = {};
-      for (int p = first; p < first + count; p += AT_ONCE) {
-        float words[AT_ONCE][8];
+      auto part_of = [&](int k, int half) {  // those that do not exist are the last one again
+        return part(work, first + min(k, count - 1), warp, lane) + (j + half * ROW_TILES) * 128;
+      };
+      for (int p = 0; p < count; p += AT_ONCE) {
+        uint4 words[AT_ONCE][2];
+        bool all;
+        do {
+          all = true;
+#pragma unroll
+          for (int k = 0; k < AT_ONCE; k++) words[k][0] = load_of_others(part_of(p + k, 0)), words[k][1] = load_of_others(part_of(p + k, 1));
+#pragma unroll
+          for (int k = 0; k < AT_ONCE; k++) all &= there(words[k][0]) && there(words[k][1]);
+        } while (!__all_sync(~0u, all));
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
-          if (p + k >= first + count) break;
-          const float *from = part(work, p + k, warp, lane) + j * (4 * 32);
+          if (p + k >= count) break;
 #pragma unroll
-          for (int i = 0; i < 8; i++) words[k][i] = __ldcg(from + (i / 4 * ROW_TILES * 4 + i % 4) * 32);
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-          if (p + k >= first + count) break;
-#pragma unroll
-          for (int i = 0; i < 8; i++) sums[i / 4][i % 4] += words[k][i];
+          for (int half = 0; half < 2; half++) add_four(sums[half], words[k][half]), set_back(part_of(p + k, half));
         }
       }
-      write_tile<FORMAT>(sums[0], sums[1], j, m, work, (tile * ROW_WARPS + warp) * 32, lane);
+      write_tile<FORMAT>(sums[0], sums[1], j, factors, m, work, (tile * ROW_WARPS + warp) * 32, lane);
     }
-    __syncwarp();
-    // The last one leaves the counter as it was.
-    if (lane == 0 && count_up(counter) == 2 * count - 1) *counter = 0;
   }
 };
 #else
@@ -114,21 +135,12 @@ DEVICE void sum_of_columns(float (*own)[2][4], const float (*sums)[4], float *le
     }
 }
 
-// A word of a part of a tile's sums is there when it is not MISSING: no sum has these bits. So parts need no flags
-// and no fences, and several can be asked for at once.
-constexpr u32 MISSING = ~0u;
 constexpr int AT_ONCE = OWNED == 1 ? 4 : 1;  // parts that are asked for
-DEVICE u32 bits_of(float sum) {
-  const u32 bits = __float_as_uint(sum);
-  return bits == MISSING ? 0x7FFFFFFFu : bits;
-}
-DEVICE uint4 bits_of_four(const float *v) { return {bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3])}; }
-DEVICE bool there(const uint4 &v) { return v.x != MISSING && v.y != MISSING && v.z != MISSING && v.w != MISSING; }
 
 // Writes the results of a tile. A program that has begun inside the tile leaves its part instead; the one
 // that has the tile's first units adds the parts.
 template <int FORMAT>
-DEVICE void end_tile(float (*own)[2][4], const Matrix &m, const Work &work, int program, int tile, int start, int end, int row_warp, int owner, int lane) {
+DEVICE void end_tile(float (*own)[2][4], const RowFactors &factors, const Matrix &m, const Work &work, int program, int tile, int start, int end, int row_warp, int owner, int lane) {
   auto part_of = [&](int program, int n) {
     return (u32 *)work.part + (u64)program * (TILE * X_ROWS) + (row_warp * ROW_TILES + n * OWNERS + owner) * TILE_WORDS + lane * 4;
   };
@@ -166,15 +178,14 @@ DEVICE void end_tile(float (*own)[2][4], const Matrix &m, const Work &work, int 
         if (!has(n)) continue;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          const uint4 &v = words[k][n][half];
-          add_four(own[n][half], {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)});
-          store_for_others(part_of(first + k, n) + half * 128, {MISSING, MISSING, MISSING, MISSING});
+          add_four(own[n][half], words[k][n][half]);
+          set_back(part_of(first + k, n) + half * 128);
         }
       }
     }
   }
 #pragma unroll
   for (int n = 0; n < OWNED; n++)
-    if (has(n)) write_tile<FORMAT>(own[n][0], own[n][1], n * OWNERS + owner, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
+    if (has(n)) write_tile<FORMAT>(own[n][0], own[n][1], n * OWNERS + owner, factors, m, work, (tile * ROW_WARPS + row_warp) * 32, lane);
 }
 #endif
