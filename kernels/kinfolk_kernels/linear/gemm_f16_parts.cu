@@ -23,8 +23,9 @@ template <int X_TILES> DEVICE void pin_sums(float (*sums)[4]) {
 #pragma unroll
   for (int i = 0; i < 8 * X_TILES; i++) asm volatile("" : "+f"(sums[i / 4][i % 4])::"memory");
 }
-// What a thread has copied to shared memory is known to products that begin later.
-DEVICE void copies_are_known() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// What a thread has copied to shared memory is known to products that begin later. Of all memory, results that are on
+// their way would be waited for, too.
+DEVICE void copies_are_known() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Describes x of a step of 16 columns in shared memory: blocks of eight rows times eight columns, 128 bytes
 // each, the second eight columns behind the first, and the next eight rows 512 bytes on.
 DEVICE u64 describe(u32 at) { return (at & 0x3FFFF) >> 4 | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32; }
