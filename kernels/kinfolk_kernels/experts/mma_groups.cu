@@ -84,7 +84,7 @@ DEVICE Block block_of(const Known &known, int number, int lane) {
 }
 
 // The weights of a warp of consumers.
-DEVICE Source<F0> weights_of(const Groups &g, int number, int bay, int warp, int lane) {
+DEVICE Source<F0> source_of(const Groups &g, int number, int bay, int warp, int lane) {
   const int chunk = number % (MATRICES * CHUNKS), which = MATRICES == 1 ? 0 : chunk / CHUNKS;
   const u64 moved = bay >= g.near ? g.apart : 0;
   Matrix m = {};
@@ -135,7 +135,7 @@ DEVICE void produce(const Groups &g, Known &known, u32 stages, int warp, int lan
     };
     const int rounds = block.bay < 0 ? 0 : ROUNDS, tiles = tiles_of(block.count);  // an absent expert has no rounds
     Source<F0> source;
-    if (rounds) source = weights_of(g, number, block.bay, warp, lane), shown++;
+    if (rounds) source = source_of(g, number, block.bay, warp, lane), shown++;
     else prepare(), ask_factor();
     for (int round = 0; round < rounds; round++) {
       barrier_wait(empty + 8 * filled.stage, filled.turn ^ 1);
@@ -205,13 +205,23 @@ DEVICE void consume(const Groups &g, const Known &known, u32 stages, int warp, i
       __syncwarp();
       if (held >= 0 && lane == 0) barrier_arrive(empty + 8 * held);
     };
-    for (int round = 0; round < ROUNDS; round++) {
+    int round = 0;
+    // Of the next round, when those of this one have been loaded: a round's first products wait for them.
+    auto weights_of = [&]() {
       barrier_wait(full + 8 * read.stage, read.turn);
+      return Pair<F0>(stages + read.stage * STAGE + X_STAGE + warp * L::STAGE, round, lane, g.constant);
+    };
+    Pair<F0> weights = weights_of();
+    auto word = weights.load(0);
+    while (round < ROUNDS) {
+      const int stage = read.stage;
+      read.next(), round++;
+      auto load_ahead = [&]() {
+        if (round < ROUNDS) weights = weights_of(), word = weights.load(0);
+      };
       copies_are_known();
-      const u32 stage = stages + read.stage * STAGE;
-      add_pair<F0, X_TILES>(sums, stage + X_STAGE + warp * L::STAGE, stage, round, lane, g.constant, give_back);
-      held = read.stage;
-      read.next();
+      add_pair<F0, X_TILES, 1>(sums, weights, word, stages + stage * STAGE, give_back, load_ahead);
+      held = stage;
     }
     wait_for_products<0>();
     pin_sums<X_TILES>(sums);

@@ -322,26 +322,26 @@ template <int FORMAT> struct Pair {
 // 8 j + 2 c and 8 j + 2 c + 1 of x, sums[X_TILES + j] of the two rows that follow.
 #if WARPGROUPS
 // Products of two rows of a word run while the next two rows are unpacked: a warp that asks for more of them waits
-// for the tensor core. Leaves the last ones under way; calls ``ended`` when those of the pair before have ended.
-template <int FORMAT, int X_TILES, typename Ended>
-DEVICE void add_pair(float (*sums)[4], u32 stage, u32 x, int pair, int lane, u32 thousand, Ended ended) {
-  Pair<FORMAT> weights(stage, pair, lane, thousand);
-  auto next = weights.load(0);
+// for the tensor core. UNDER_WAY groups of them have operands of their own; the last ones are left under way. Calls
+// ``ended`` when those of the pair before have ended, and ``load_ahead`` when all words of this one have been loaded: it
+// may load the first word of the pair after.
+template <int FORMAT, int X_TILES, int UNDER_WAY, typename Ended, typename LoadAhead>
+DEVICE void add_pair(float (*sums)[4], Pair<FORMAT> &weights, typename Pair<FORMAT>::Word &next, u32 x, Ended ended, LoadAhead load_ahead) {
   weights.make_factors();
   const u64 described = X_IN_ROWS ? describe_rows(x) : describe(x);
-  // Groups of products, which have operands of their own. With more sums there are no registers for more.
-  constexpr int UNDER_WAY = X_TILES == 16 ? 1 : 3;
   u32 a[UNDER_WAY + 1][2][4];
 #pragma unroll
   for (int word = 0; word < 4; word++) {
     const auto read = next;
+    const auto own = weights;
     if (word < 3) next = weights.load(word + 1);
+    else load_ahead();
 #pragma unroll
     for (int two = 0; two < 2; two++) {
       u32(*now)[4] = a[(2 * word + two) % (UNDER_WAY + 1)];
       wait_for_products<UNDER_WAY>();
       if (2 * word + two == UNDER_WAY) ended();
-      weights.unpack_rows(now, read, two);
+      own.unpack_rows(now, read, two);
       begin_products();
 #pragma unroll
       for (int half = 0; half < 2; half++) {

@@ -41,6 +41,8 @@ struct Share {
 };
 
 #if WARPGROUPS
+constexpr int UNDER_WAY = ROW_TILES == 16 ? 1 : 3;  // see add_pair; with more sums there are no registers for more
+
 // Shared memory: barriers, stages of x, stages of each warp's weights.
 template <int FORMAT> struct Stages {
   static constexpr int BARRIERS = HEADER / 4;  // bytes of those of one kind
@@ -119,7 +121,9 @@ template <int FORMAT> DEVICE void consume(const Matrix &m, const Work &work, con
     for (int pair = share.first_pair(work, tile); pair < last_pair; pair++) {
       barrier_wait(stages.full(read.stage), read.turn);
       barrier_wait(stages.x_full(x_read.stage), x_read.turn);
-      add_pair<FORMAT, ROW_TILES>(sums, stages.weights(read.stage, warp), stages.x(x_read.stage), pair, lane, work.constant, give_back_x);
+      Pair<FORMAT> weights(stages.weights(read.stage, warp), pair, lane, work.constant);
+      auto word = weights.load(0);
+      add_pair<FORMAT, ROW_TILES, UNDER_WAY>(sums, weights, word, stages.x(x_read.stage), give_back_x, [] {});
       __syncwarp();
       if (lane == 0) barrier_arrive(stages.empty(read.stage));
       held = x_read.stage;

@@ -102,6 +102,9 @@ class RouteTile:
 
 ROUTE_TILE = RouteTile()
 
+WIDE_GRID_ROWS, WIDE_GRID_STAGES = 1024, 4
+"""So many rows have programs enough that it matters how many a multiprocessor holds at a time."""
+
 
 def empty_parts(
     rows: int, width: int, experts: int, device: torch.device, tile: RouteTile = ROUTE_TILE
@@ -115,6 +118,7 @@ def logits_of_many(
 ) -> Launch:
     """The launch that computes logits [S, R, E] of x [R, W], in S parts, see ``empty_parts``."""
     (rows, width), experts = x.shape, weight.shape[0]
+    stages = min(tile.stages, WIDE_GRID_STAGES) if rows >= WIDE_GRID_ROWS else tile.stages
     return Launch(
         logits_kernel,
         (-(-rows // tile.rows), -(-experts // tile.experts), tile.parts(width)),
@@ -133,10 +137,10 @@ def logits_of_many(
             "BE": tile.experts,
             "BK": STEP_COLUMNS,
             "STEPS": tile.steps,
-            "STAGES": tile.stages,
+            "STAGES": stages,
         },
         tile.warps,
-        tile.stages,
+        stages,
     )
 
 
