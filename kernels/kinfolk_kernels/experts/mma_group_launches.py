@@ -21,7 +21,13 @@ from kinfolk_kernels.experts.op import ExpertsArguments
 from kinfolk_kernels.experts.stacks import Stack
 from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.linear.gemm_f16 import MULTIPROCESSORS, PAIR_COLUMNS, ROWS_OF_WARP
-from kinfolk_kernels.linear.gemm_mma import LEAVES_FIRST, THOUSAND, Y_TYPES, stage_bytes
+from kinfolk_kernels.linear.gemm_mma import (
+    LEAVES_FIRST,
+    PRODUCERS,
+    THOUSAND,
+    Y_TYPES,
+    stage_bytes,
+)
 from kinfolk_kernels.linear.prepare import F16Rows, round_rows
 from kinfolk_kernels.linear.segments import counters
 from kinfolk_kernels.planes import LAYOUTS, PlanesStack
@@ -34,9 +40,6 @@ are under way, says the assembler, and waits for each."""
 
 ROW_WARPS = 8
 """Warps that multiply, each for 32 rows of a matrix."""
-
-PRODUCERS = 4
-"""Warps that copy."""
 
 MOST_STAGES = 6
 """Most stages that are tried; three to five fit, by format."""

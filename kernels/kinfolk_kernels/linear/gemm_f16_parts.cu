@@ -215,7 +215,7 @@ DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f
   if (FORMAT == Q4_K) {
     // A nibble n in bits 0 to 3 is the float16 n / 2^24, in bits 4 to 7 n / 2^20, numbers below the normal ones. 2^15
     // makes them n / 512 and n / 32, and their factors n / 32 times that of the group; y is multiplied by 32 in the
-    // end. Shifts and masks take twice as long as products of pairs.
+    // end. Shifts and masks take twice as long as products of pairs. A group's factor must be below 4094.
     const u32 upper = q >> 8;
     w[0] = q & 0x000F000Fu, w[1] = upper & 0x000F000Fu, w[2] = q & 0x00F000F0u, w[3] = upper & 0x00F000F0u;
 #pragma unroll
@@ -241,8 +241,8 @@ DEVICE void unpack(u32 *w, u32 q, u32 top, u32 high, int shift, const Factors &f
 
 // See unpack.
 DEVICE int row_group(int lane) { return lane >> 2; }
-// Asked for at the beginning: between stores, each row's would be waited for. A lane has those of rows lane, 32 + lane,
-// ...
+// Asked for before results are stored: between stores, each row's would be waited for. A lane has those of rows lane,
+// 32 + lane, ...
 struct RowFactors {
   float own[(X_ROWS + 31) / 32];
 

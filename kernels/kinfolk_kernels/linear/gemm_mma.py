@@ -35,6 +35,20 @@ PRODUCERS = 4
 """Warps that only copy, beside those of warpgroups."""
 
 ROUND_CYCLES = {8: 1600, 4: 1050}
+"""What a pair of groups takes a program, by its warps that multiply. This and the next two were
+measured with 64 rows on an H200 (``benchmarks/NOTES.md``); 128 rows take more of all."""
+EXCHANGE_CYCLES = 800
+"""What it takes for each of these warps to leave the sums of a tile that programs share."""
+PIECE_CYCLES = 90
+"""What adding them takes for each of these programs."""
+MOST_PIECES = 8
+"""Most programs that a tile is divided among evenly."""
+X_STAGES = 3
+WARPGROUP_STAGES = 6
+PRODUCERS = 4
+"""Warps that only copy, beside those of warpgroups."""
+
+ROUND_CYCLES = {8: 1600, 4: 1050}
 """What a pair of groups takes, by the warps of a program that multiply, and
 
 EXCHANGE_CYCLES, PIECE_CYCLES
@@ -171,9 +185,9 @@ def launch_of(
     """The launch of a kernel that ends with ``gemm_segments.cu``, whose file has its name.
 
     ``x``: rows, in ``parts`` of ``row_tiles`` tiles of eight, and their factors or scales;
-    ``sums``: of tiles that a program may leave; ``producers``: warps that only copy; ``defines``: the macros that only this kernel has;
-    ``constant``: a number that its compiler is not to know, or it would set a register to it again
-    and again; ``maps``: more arguments.
+    ``sums``: of tiles that a program may leave; ``producers``: warps that only copy; ``defines``:
+    the macros that only this kernel has; ``constant``: a number that its compiler is not to know,
+    or it would set a register to it again and again; ``maps``: more arguments.
     """
     rows, device = outs[0].shape[0], outs[0].device
     order = by_size(matrices)
@@ -222,26 +236,27 @@ def tile_for(matrices: Sequence[Planes], row_tiles: int, parts: int = 1) -> MmaT
 
 
 def _warpgroup_tile(matrices: Sequence[Planes], parts: int) -> MmaTile:
-    """The cheapest tile of one warpgroup or two: its programs share tiles as ``tile_of`` decides,
-    or each has a piece of one tile."""
+    """The cheapest tile of one warpgroup or two. Tiles are divided as ``tile_of`` does it, or each
+    evenly, so that a program works on one tile only."""
     units, most = -(-matrices[0].columns // PAIR_COLUMNS), MULTIPROCESSORS // parts
-    costs: list[tuple[int, MmaTile]] = []
-    for row_warps, cycles in ROUND_CYCLES.items():
+    found = []
+    for row_warps in ROUND_CYCLES:
+        found.append(tile_of(matrices, row_warps, 1, PAIR_COLUMNS, LEAST_PAIRS, parts))
         tiles = sum(tiles_of(planes, row_warps) for planes in matrices)
-        divided = tile_of(matrices, row_warps, 1, PAIR_COLUMNS, LEAST_PAIRS, parts)
-        pieces = range(1, min(most // tiles, MOST_PIECES) + 1)
-        shares = [-(-units // count) for count in pieces]
-        for tile in (
-            divided,
-            *(MmaTile(share, -(-units // share) * share, row_warps, 1) for share in shares),
-        ):
-            cost = tile.share * cycles
-            if tile.share < units or tile.span % tile.share:
-                shared = 1 if tile.span % tile.share == 0 else 2
-                exchange = EXCHANGE_CYCLES + PIECE_CYCLES * -(-tile.span // tile.share)
-                cost += shared * row_warps * exchange
-            costs.append((cost, replace(tile, stages=WARPGROUP_STAGES)))
-    return min(costs, key=lambda cost: cost[0])[1]
+        for pieces in range(1, min(most // tiles, MOST_PIECES) + 1):
+            share = -(-units // pieces)
+            found.append(MmaTile(share, -(-units // share) * share, row_warps, 1))
+    return replace(min(found, key=_cycles), stages=WARPGROUP_STAGES)
+
+
+def _cycles(tile: MmaTile) -> int:
+    """What a program of warpgroups takes, about."""
+    own = tile.share * ROUND_CYCLES[tile.row_warps]
+    if tile.span == tile.share:
+        return own
+    exchange = EXCHANGE_CYCLES + PIECE_CYCLES * -(-tile.span // tile.share)
+    tiles = 1 if tile.span % tile.share == 0 else 2
+    return own + tiles * tile.row_warps * exchange
 
 
 def tile_of(
