@@ -23,6 +23,7 @@ from kinfolk_kernels.cuda_source import (
 from kinfolk_kernels.linear import triton_backend as backend
 from kinfolk_kernels.linear.gemm_mma import SOURCE, MmaTile, gemm_mma, tile_for
 from kinfolk_kernels.linear.prepare import mma_rows
+from kinfolk_kernels.missing_words import MISSING, missing_words
 from kinfolk_kernels.mma_rows import WARP_ROW_TILES, WARPGROUP_ROW_TILES, MmaRows, with_mma
 from kinfolk_kernels.packing import empty
 from kinfolk_kernels.planes import LAYOUTS
@@ -113,8 +114,10 @@ def test_products_of_float16_rows_equal_float64(
         (("Q4_K", "Q6_K"), 40, MmaTile(6, 6, 8, 1, 6)),
         (("IQ4_XS",), 90, MmaTile(4, 6, 8, 1)),
         (("Q5_K",), 170, MmaTile(6, 6, 8, 1, 2)),
+        (("Q4_0", "Q8_0"), 60, MmaTile(1, 6, 4, 1)),
+        (("Q4_K",), 50, MmaTile(4, 6, 4, 1)),
     ],
-    ids=["eight tiles of rows", "programs that share a tile", "two parts of x"],
+    ids=["eight tiles of rows", "two of a tile", "two parts of x", "six of a tile", "of two tiles"],
 )
 def test_products_of_warpgroups_equal_float64(random_planes, numbers, names, batch, tile):
     matrices = [random_planes(name, 140, 768, seed=i) for i, name in enumerate(names)]
@@ -122,6 +125,7 @@ def test_products_of_warpgroups_equal_float64(random_planes, numbers, names, bat
     outs = [torch.full((batch, planes.rows), torch.nan) for planes in matrices]
     run_on_cpu(gemm_mma(matrices, mma_rows(x), outs, tile))
     assert_products(matrices, x, outs)
+    assert (missing_words(x.device, 1) == MISSING).all()
 
 
 @pytest.mark.interpreter

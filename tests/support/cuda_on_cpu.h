@@ -1,8 +1,9 @@
 // Runs a kernel in CUDA C++ on a CPU: its threads as coroutines, its instructions as the functions below.
 //
 // Copies that are asynchronous are done as late as a wait allows, or earlier, by chance; so are the turns of
-// threads. Products of warpgroups read x as late as a wait allows. A kernel that reads too early, or overwrites what is still read, gives wrong results, and one that
-// waits for what never comes is stopped.
+// threads. Products of warpgroups read x as late as a wait allows. A kernel that reads too early, or overwrites what is
+// still read, gives wrong results, and one that waits for what never comes is stopped. A program runs until it ends or
+// waits for another one.
 
 #include <ucontext.h>
 
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -37,7 +39,8 @@ static Dim threadIdx, blockIdx, gridDim;
 char memory[256 * 1024] __attribute__((aligned(1024)));
 
 static const size_t STACK = 256 * 1024;
-static const long MOST_IDLE = 20000;  // turns of all threads without any progress
+static const long MOST_IDLE = 20000, LEAST_IDLE = 40;  // turns of all threads without any progress
+static const long MOST_MISSED = 4096;  // words of other programs that were not there
 
 struct Pending {
   enum { COPY, END, ARRIVAL } kind;
@@ -64,12 +67,11 @@ struct Barrier {  // eight bytes of shared memory
   int16_t count, turn;
 };
 static std::vector<Thread> threads;
-static std::vector<char> stacks;
 static std::vector<Collective> warps;
 static Collective named[16], whole;
 static ucontext_t scheduler;
 static int current;
-static long idle;
+static long idle, missed;
 static uint32_t chance = 1;
 
 static uint32_t draw() { return chance = chance * 1664525u + 1013904223u, chance >> 8; }
@@ -203,7 +205,11 @@ template <int COUNT> DEVICE void take_registers() {}
 template <int COUNT> DEVICE void give_registers() {}
 template <int THREADS> DEVICE void wait_together(int barrier) { together(named[barrier], THREADS, nullptr, 0, [](Collective &) {}); }
 DEVICE void column_warps_wait(int barrier) { wait_together<32 * COLUMN_WARPS>(barrier); }
-DEVICE uint4 load_of_others(const u32 *at) { return yield(), *(const uint4 *)at; }
+DEVICE uint4 load_of_others(const u32 *at) {
+  yield();
+  for (int i = 0; i < 4; i++) missed += at[i] == ~0u;
+  return *(const uint4 *)at;
+}
 DEVICE void store_for_others(u32 *at, const uint4 &v) { *(uint4 *)at = v; }
 DEVICE int count_up(int *counter) { return (*counter)++; }
 DEVICE void wait_for_producers() {}
@@ -438,32 +444,43 @@ static void begin_thread() {
   swapcontext(&threads[current].context, &scheduler);
 }
 
-// Runs programs 0 to grid - 1, one after the other. Returns whether all ended.
-static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
-  body = kernel, chance = seed, gridDim.x = grid;
-  stacks.resize(count * STACK);
-  for (int program = 0; program < grid; program++) {
-    memset(memory, 0xFF, sizeof memory);  // not a number, wherever it is read too early
-    threads = std::vector<Thread>(count);
-    warps.assign(count / 32, Collective()), warpgroups.assign(count / 128 + 1, Warpgroup());
-    for (Collective &c : named) c = Collective();
-    whole = Collective(), blockIdx.x = program, idle = 0, bulks.clear(), expected.clear();
+// A program that waits for another one, while that one runs: what is of a program.
+struct Program {
+  int number, slow;  // slow: one warp runs seldom, so others are far ahead of it
+  std::vector<char> shared = std::vector<char>(sizeof memory, (char)0xFF);  // not a number, wherever it is read too early
+  std::unique_ptr<char[]> stacks;
+  std::vector<Thread> of_threads;
+  std::vector<Collective> of_warps, of_barriers = std::vector<Collective>(17);
+  std::vector<Warpgroup> of_warpgroups;
+  std::vector<Bulk> of_bulks;
+  std::map<uint32_t, long> of_expected;
+
+  Program(int number, int count) : number(number), stacks(new char[count * STACK]), of_threads(count) {
+    of_warps.resize(count / 32), of_warpgroups.resize(count / 128 + 1);
+    slow = draw() % (count / 32);
     for (int i = 0; i < count; i++) {
-      ucontext_t &c = threads[i].context;
+      ucontext_t &c = of_threads[i].context;
       getcontext(&c);
-      c.uc_stack.ss_sp = stacks.data() + i * STACK, c.uc_stack.ss_size = STACK, c.uc_link = &scheduler;
+      c.uc_stack.ss_sp = stacks.get() + i * STACK, c.uc_stack.ss_size = STACK, c.uc_link = &scheduler;
       makecontext(&c, begin_thread, 0);
     }
-    const int slow = draw() % (count / 32);  // one warp runs seldom, so others are far ahead of it
-    for (int left = count; left;) {
-      if (idle++ > MOST_IDLE) return false;
-      left = 0;
-      for (int warp = 0; warp < count / 32; warp++) {
-        const bool skipped = draw() % (warp == slow ? 16 : 3) > (warp == slow ? 0 : 1);
-        for (int i = 32 * warp; i < 32 * warp + 32; i++) {
+  }
+  // Makes it the one that runs, and the other way round.
+  void exchange() {
+    blockIdx.x = number;
+    std::swap_ranges(shared.begin(), shared.end(), memory);
+    std::swap_ranges(named, named + 16, of_barriers.begin()), std::swap(whole, of_barriers[16]);
+    threads.swap(of_threads), warps.swap(of_warps), warpgroups.swap(of_warpgroups);
+    bulks.swap(of_bulks), expected.swap(of_expected);
+  }
+  // Takes turns until all threads have ended, nothing has happened for ``patience`` turns, or others must go on.
+  void turns(long patience) {
+    for (idle = missed = 0; !ended() && idle <= patience && missed <= MOST_MISSED; idle++)
+      for (size_t warp = 0; warp < warps.size(); warp++) {
+        const bool seldom = (int)warp == slow;
+        if (draw() % (seldom ? 16 : 3) > (seldom ? 0 : 1)) continue;
+        for (size_t i = 32 * warp; i < 32 * warp + 32; i++) {
           if (threads[i].over) continue;
-          left++;
-          if (skipped) continue;
           if (waits(threads[i])) {  // no need to ask the thread
             copies_go_on(threads[i]);
             continue;
@@ -472,7 +489,26 @@ static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
           swapcontext(&scheduler, &threads[i].context);
         }
       }
-    }
   }
-  return true;
+  static bool ended() {
+    return std::all_of(threads.begin(), threads.end(), [](const Thread &t) { return t.over; });
+  }
+};
+
+// Runs programs 0 to grid - 1, each until it ends or waits for others. Returns whether all ended.
+static bool run_programs(int grid, int count, void (*kernel)(), uint32_t seed) {
+  body = kernel, chance = seed, gridDim.x = grid;
+  std::vector<Program *> left;
+  for (int i = 0; i < grid; i++) left.push_back(new Program(i, count));
+  for (long patience = LEAST_IDLE; !left.empty() && patience <= MOST_IDLE; patience *= 2) {
+    for (Program *&program : left) {
+      program->exchange();
+      program->turns(patience);
+      const bool over = Program::ended();
+      program->exchange();
+      if (over) delete program, program = nullptr, patience = LEAST_IDLE;
+    }
+    left.erase(std::remove(left.begin(), left.end(), nullptr), left.end());
+  }
+  return left.empty();
 }
