@@ -333,7 +333,7 @@ DEVICE void add_pair(float (*sums)[4], Pair<FORMAT> &weights, typename Pair<FORM
 #pragma unroll
   for (int word = 0; word < 4; word++) {
     const auto read = next;
-    const auto own = weights;
+    const auto own = weights;  // load_ahead changes it
     if (word < 3) next = weights.load(word + 1);
     else load_ahead();
 #pragma unroll
