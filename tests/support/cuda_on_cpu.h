@@ -156,7 +156,6 @@ template <typename T> static T __shfl_sync(unsigned, T v, int lane) {
   return word.from;
 }
 template <typename T> static T __ldcg(const T *p) { return *p; }
-template <typename T> static void __stcg(T *p, T v) { *p = v; }
 static uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
   uint64_t both = (uint64_t)b << 32 | a;
   uint32_t r = 0;
@@ -444,7 +443,7 @@ static void begin_thread() {
   swapcontext(&threads[current].context, &scheduler);
 }
 
-// A program that waits for another one, while that one runs: what is of a program.
+// A program. The one that runs has its state in the variables above, the others have theirs here.
 struct Program {
   int number, slow;  // slow: one warp runs seldom, so others are far ahead of it
   std::vector<char> shared = std::vector<char>(sizeof memory, (char)0xFF);  // not a number, wherever it is read too early
@@ -465,7 +464,7 @@ struct Program {
       makecontext(&c, begin_thread, 0);
     }
   }
-  // Makes it the one that runs, and the other way round.
+  // Begins or ends to be the one that runs.
   void exchange() {
     blockIdx.x = number;
     std::swap_ranges(shared.begin(), shared.end(), memory);

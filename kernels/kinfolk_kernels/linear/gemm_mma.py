@@ -44,20 +44,6 @@ PIECE_CYCLES = 90
 MOST_PIECES = 8
 """Most programs that a tile is divided among evenly."""
 X_STAGES = 3
-WARPGROUP_STAGES = 6
-PRODUCERS = 4
-"""Warps that only copy, beside those of warpgroups."""
-
-ROUND_CYCLES = {8: 1600, 4: 1050}
-"""What a pair of groups takes, by the warps of a program that multiply, and
-
-EXCHANGE_CYCLES, PIECE_CYCLES
-    what it takes a warp to leave its sums of a tile and to add, with each program that shares the
-    tile. Measured with 64 rows on an H200 (``benchmarks/NOTES.md``); with 128, all are more.
-"""
-EXCHANGE_CYCLES, PIECE_CYCLES = 800, 90
-MOST_PIECES = 8
-X_STAGES = 3
 WARPGROUP_X_STAGES = 4
 """One more: products of a stage may run while the next one is used."""
 HEADER_BYTES = 256
