@@ -1,6 +1,6 @@
 """``route`` on the GPU.
 
-One launch computes the products with the router's matrix, and a second one the choice. From 17 rows
+One launch computes the products with the router's matrix, and a second one the choice. From 33 rows
 on the products run on tensor cores, in parts of the columns that the choice adds up.
 """
 
@@ -23,7 +23,7 @@ from kinfolk_kernels.stored_kind import FLOATS
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 MAX_ROUTED_EXPERTS = 1024
-MAX_FEW_ROWS = 16
+MAX_FEW_ROWS = 32
 """Up to this many rows are multiplied without tensor cores."""
 
 FEW_ROWS_AT_ONCE = 4
