@@ -3,7 +3,7 @@
 // Copies that are asynchronous are done as late as a wait allows, or earlier, by chance; so are the turns of
 // threads. Products of warpgroups read x as late as a wait allows. A kernel that reads too early, or overwrites what is
 // still read, gives wrong results, and one that waits for what never comes is stopped. A program runs until it ends or
-// waits for another one.
+// waits for another one. An address that the device would refuse as not aligned stops the process.
 
 #include <ucontext.h>
 
@@ -29,11 +29,11 @@
 using std::max;
 using std::min;
 
-struct int2 { int x, y; };
-struct uint2 { unsigned x, y; };
-struct uint4 { unsigned x, y, z, w; };
-struct float2 { float x, y; };
-struct float4 { float x, y, z, w; };
+struct __align__(8) int2 { int x, y; };
+struct __align__(8) uint2 { unsigned x, y; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
+struct __align__(8) float2 { float x, y; };
+struct __align__(16) float4 { float x, y, z, w; };
 struct Dim { int x; };
 static Dim threadIdx, blockIdx, gridDim;
 char memory[256 * 1024] __attribute__((aligned(1024)));
@@ -74,8 +74,21 @@ static int current;
 static long idle, missed;
 static uint32_t chance = 1;
 
-static uint32_t draw() { return chance = chance * 1664525u + 1013904223u, chance >> 8; }
-static Barrier &barrier_at(uint32_t at) { return *(Barrier *)(memory + at); }
+// All bits by chance: a thread that asks in a regular way would find the lower ones of the sequence the same again.
+static uint32_t draw() {
+  chance = chance * 1664525u + 1013904223u;
+  const uint32_t mixed = (chance ^ chance >> 16) * 0x85EBCA6Bu;
+  return (mixed ^ mixed >> 13) >> 8;
+}
+static void must_be_aligned(uint64_t at, uint64_t to) {
+  if (at % to == 0) return;
+  fprintf(stderr, "address %llu is no multiple of %llu\n", (unsigned long long)at, (unsigned long long)to);
+  abort();
+}
+static Barrier &barrier_at(uint32_t at) {
+  must_be_aligned(at, 8);
+  return *(Barrier *)(memory + at);
+}
 static std::map<uint32_t, long> expected;  // bytes that a barrier waits for, too
 static void complete_at(uint32_t at) {
   Barrier &b = barrier_at(at);
@@ -106,6 +119,7 @@ static void do_bulk() {
   complete_at(bulk.barrier);
 }
 static void do_copy(Thread &t) {
+  idle = 0;
   Pending p = t.copies.front();
   t.copies.pop_front();
   if (p.kind == Pending::COPY) {
@@ -174,6 +188,7 @@ typedef uint32_t u32;
 
 DEVICE u32 shared_address(const void *p) { return (u32)((const char *)p - memory); }
 DEVICE void copy16_or_zero(u32 to, const void *from, bool there) {
+  must_be_aligned(to, 16), must_be_aligned((uint64_t)from, there ? 16 : 1);
   threads[current].copies.push_back({Pending::COPY, to, from, there});
   copies_may_end();
 }
@@ -187,7 +202,11 @@ template <int LEFT> DEVICE void wait_for_copies() {
   auto ends = [&]() { return std::count_if(t.copies.begin(), t.copies.end(), [](const Pending &p) { return p.kind == Pending::END; }); };
   while (ends() > LEFT) do_copy(t);
 }
-template <typename T> static T at_shared(u32 at) { T v; return memcpy(&v, memory + at, sizeof(T)), v; }
+template <typename T> static T at_shared(u32 at) {
+  must_be_aligned(at, sizeof(T));
+  T v;
+  return memcpy(&v, memory + at, sizeof(T)), v;
+}
 DEVICE uint4 load16(u32 at) { return at_shared<uint4>(at); }
 DEVICE float2 load_two(u32 at) { return at_shared<float2>(at); }
 DEVICE uint2 load8(u32 at) { return at_shared<uint2>(at); }
@@ -399,6 +418,7 @@ DEVICE bool elected() { return threadIdx.x % 32 == 0; }
 DEVICE void barriers_are_set() {}
 DEVICE void barrier_expect(u32 at, u32 bytes) { expected[at] += bytes, arrive_at(at); }
 DEVICE void bulk_copy(u32 to, const void *from, u32 bytes, u32 barrier) {
+  must_be_aligned(to, 16), must_be_aligned((uint64_t)from, 16), must_be_aligned(bytes, 16);
   Bulk bulk{barrier};
   for (u32 i = 0; i < bytes; i += 16) bulk.pieces.push_back({to + i, (const char *)from + i});
   bulks.push_back(bulk);
@@ -411,6 +431,8 @@ struct __align__(64) TensorMap {
 };
 static void copy_box(u32 to, const TensorMap &from, const int *at, u32 barrier) {
   const u32 rows = from.dimensions > 1 ? from.box[1] : 1, blocks = from.dimensions > 2 ? from.box[2] : 1;
+  must_be_aligned(to, from.swizzled ? 1024 : 128), must_be_aligned(from.address, 16);
+  for (u32 i = 0; i + 1 < from.dimensions; i++) must_be_aligned(from.strides[i], 16);
   Bulk bulk{barrier};
   u32 place = to;
   for (u32 block = 0; block < blocks; block++)

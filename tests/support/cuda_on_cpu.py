@@ -33,9 +33,9 @@ static TensorMap map_of_x;
 static void call() {{
   {kernel}(matrices[0], matrices[1], matrices[2], matrices[3], work_of_all MAP);
 }}
-extern "C" int run(const Matrix *m, const Work *work, const void *map, int grid, int threads,
+extern "C" int run(const void *m, const void *work, const void *map, int grid, int threads,
                    unsigned seed) {{
-  std::copy(m, m + 4, matrices), work_of_all = *work;
+  memcpy(matrices, m, sizeof matrices), memcpy(&work_of_all, work, sizeof work_of_all);
 #if TENSOR_MAPS
   memcpy(&map_of_x, map, sizeof map_of_x);
 #endif
@@ -47,8 +47,8 @@ extern "C" int run(const Matrix *m, const Work *work, const void *map, int grid,
 ENTRY_OF_GROUPS = """
 static Groups groups;
 static void call() {{ {kernel}(groups); }}
-extern "C" int run(const Groups *g, int grid, int threads, unsigned seed) {{
-  groups = *g;
+extern "C" int run(const void *g, int grid, int threads, unsigned seed) {{
+  memcpy(&groups, g, sizeof groups);
   return run_programs(grid, threads, call, seed);
 }}
 """
@@ -89,7 +89,8 @@ def _built(source: CudaSource, entry: str) -> Path:
     file.write_text(text)
     out = file.with_suffix(".so")
     macros = [f"-D{key}={value}" for key, value in source.defines]
-    options = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", *macros]
+    aligned = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
+    options = ["-std=c++17", "-O1", "-w", "-fPIC", "-shared", *aligned, *macros]
     done = subprocess.run(
         [COMPILER, *options, file, "-o", out], capture_output=True, text=True, check=False
     )
