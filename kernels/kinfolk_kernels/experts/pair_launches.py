@@ -33,6 +33,10 @@ DOWN_QUADS = 2
 ALL_LANES, FEW_LANES = 256, 64
 """Most lanes that sum a row's experts: up to ``FEW_ROWS`` rows, and for more."""
 
+TOGETHER_ROWS = range(0)
+"""Rows of which a warp computes the shared expert for eight at a time. None so far: to be compared
+on a GPU, see ``benchmarks/NOTES.md``."""
+
 MAX_UNROUNDED_ROWS = 2
 """Up to this many rows there are so few programs that neither registers limit them nor a rounding
 launch for all of them pays."""
@@ -128,6 +132,9 @@ def gate_up_pairs(
         parts = max(parts, own + (shared_gate is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_CHANNEL_LANES
     lanes = min(most, triton.next_power_of_2(max(needed)))
+    # A program of more warps, or for more channels, has no use for a tile of one warp.
+    together = shared is not None and choice.ids.shape[0] in TOGETHER_ROWS
+    together = together and (at_once, lanes) == (1, 32)
     return Launch(
         pair_kernels.gate_up_kernel,
         (programs, parts),
@@ -162,6 +169,7 @@ def gate_up_pairs(
             "GATED": shared_gate is not None,
             "MASKED": any(count % lanes for count in needed),
             **switches(experts),
+            "TOGETHER": together,
             "NR": at_once,
             "LANES": lanes,
             "ASM": asm,
