@@ -307,13 +307,11 @@ def gate_up_kernel(
             )  # fmt: skip
     elif SHARED != NO_SHARED_EXPERT:
         row = pair - pairs
-        opens = first == SHARED_F // 4
         if TOGETHER:
             # These programs take longest, so they come first. Then each row has one for its gate.
             rows, tiles = tl.num_programs(0) - pairs, SHARED_F // TILE_CHANNELS
             number = first * rows + row
             row = number - (rows + 7) // 8 * tiles
-            opens = (row >= 0) & (row < rows)
             if row < 0:
                 _shared_rows(
                     shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
@@ -321,6 +319,9 @@ def gate_up_kernel(
                     x_ptr, d_ptr, d_step, number // tiles * 8, rows, number % tiles,
                     shared_inner_ptr, K, SHARED_F, SHARED, ACTIVATION, ASM,
                 )  # fmt: skip
+            elif GATED and row < rows:
+                share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
+                tl.store(open_ptr + row, share)
         elif first < SHARED_F // 4:
             _gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
@@ -329,7 +330,7 @@ def gate_up_kernel(
                 shared_inner_ptr + row * SHARED_F,
                 K, SHARED_F, SHARED, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
-        if GATED and opens:
+        elif GATED and first == SHARED_F // 4:
             share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
             tl.store(open_ptr + row, share)
 
