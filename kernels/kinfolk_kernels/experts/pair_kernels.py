@@ -5,7 +5,8 @@ matrices of its own. A lane's 16-byte load is one word of four rows of a matrix.
 are loaded before any is used: the row of x is read behind a barrier, which keeps the compiler from
 moving each load to its use. Neither the order of a sum nor the rounding depends on other rows of
 the step. Programs of different rows process the same part of the matrices at the same time, so an
-expert that several rows chose is read from memory once.
+expert that several rows chose is read from memory once. With TOGETHER, the shared expert is
+computed for eight rows at a time, on tensor cores.
 """
 
 # mypy: ignore-errors
@@ -188,7 +189,7 @@ def _gate_up(
 
 
 @triton.jit
-def _shared_rows(
+def _gate_up_of_eight(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     x_ptr, d_ptr, d_step, first, rows, tile, inner_ptr,
@@ -264,8 +265,8 @@ def gate_up_kernel(
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F] of the pairs and [rows, SHARED_F] of the
     shared expert, and open float32 [rows], its gate, computed by the part after its last channel.
-    TOGETHER: a program computes channels of the shared expert for eight rows, and most of those of
-    ``rows`` have nothing to do.
+    TOGETHER: a program computes ``TILE_CHANNELS`` channels of the shared expert for eight rows, so
+    most programs of ``rows`` have nothing to do.
 
     ``bays`` describes what leads to far bays, and FAR, GAPS and PADDED. Nothing is stored for
     absent experts and padding rows.
@@ -313,7 +314,7 @@ def gate_up_kernel(
             number = first * rows + row
             row = number - (rows + 7) // 8 * tiles
             if row < 0:
-                _shared_rows(
+                _gate_up_of_eight(
                     shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                     shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
                     x_ptr, d_ptr, d_step, number // tiles * 8, rows, number % tiles,

@@ -132,9 +132,9 @@ def gate_up_pairs(
         parts = max(parts, own + (shared_gate is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_CHANNEL_LANES
     lanes = min(most, triton.next_power_of_2(max(needed)))
-    # A program of more warps, or for more channels, has no use for a tile of one warp.
-    together = shared is not None and choice.ids.shape[0] in TOGETHER_ROWS
-    together = together and (at_once, lanes) == (1, 32)
+    # Eight rows are computed by one warp, so programs must be of one warp.
+    one_warp = (at_once, lanes) == (1, 32)
+    together = shared is not None and one_warp and choice.ids.shape[0] in TOGETHER_ROWS
     return Launch(
         pair_kernels.gate_up_kernel,
         (programs, parts),
