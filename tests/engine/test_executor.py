@@ -160,7 +160,7 @@ def test_large_mixtures_of_a_model_with_long_slices(model, text, family):
     slices = [(x, ItemKind.PREFILL, tokens, None) for x in (second, third)]
     pair.run([(first, ItemKind.DECODE, (pending[first],), None), *slices])
     executor = pair.sides[0].runner.executor
-    assert Bucket("mixed", 768, 8, long=7, stores=False) in executor.buckets
+    assert Bucket("mixed", 768, 8, long=11, stores=False) in executor.buckets
     assert executor.counters.eager_steps == 0
 
 
@@ -373,8 +373,8 @@ def test_the_smallest_bucket_has_room_for_all():
     assert Buckets().smallest([stored]) == Bucket("mixed", 8, 2)
     long = replace(slice, tokens=(1,) * 600)
     assert Buckets().smallest([long]) is None
-    assert Buckets(large=8).smallest([long]) == Bucket("mixed", 768, 8, long=7, stores=False)
-    assert Buckets(large=8).smallest([long, stored]) == Bucket("mixed", 768, 8, long=7)
+    assert Buckets(large=8).smallest([long]) == Bucket("mixed", 768, 8, long=11, stores=False)
+    assert Buckets(large=8).smallest([long, stored]) == Bucket("mixed", 768, 8, long=11)
     assert Buckets(large=8).smallest([long, draft]) is None
     assert Buckets(large=8).smallest([long, *[decode] * 8]) is None
 
@@ -468,3 +468,6 @@ def test_items_without_room_in_one_bucket_are_divided_in_order():
     assert [len(part) for part, _ in Buckets().parts([stored] * (STORES + 1))] == [7, 2]
     long = replace(slice, tokens=(1,) * 513)
     assert Buckets().parts([decode, long]) == [([decode, long], None)]
+    prompts = [replace(slice, tokens=(1,) * 128)] * 48
+    parts = Buckets(large=128).parts(prompts)
+    assert [(len(part), bucket.rows) for part, bucket in parts] == [(32, 4096), (16, 2048)]

@@ -281,7 +281,7 @@ def test_padding_of_a_captured_graph_changes_no_bit(steps, memories, mild):
         layout,
         spans=pad(layout.spans, (0, 0, 0, 1)),
         short=pad(layout.short, (0, 3), value=len(parts)),
-        long=pad(layout.long, (2, 1), value=len(parts)),
+        long=pad(layout.long, (33, 1), value=len(parts)),
         short_rows=pad(layout.short_rows, (0, 9), value=-1),
         traits=replace(layout.traits, short_counts=tuple(range(1, 65))),
     )

@@ -135,13 +135,13 @@ class Buckets:
 
     ``least``: buckets for fewer sequences are not used for decoding, so that a row's numbers do not
     depend on the number of sequences. ``most_long``: most slices of more than ``MAX_SHORT_ROWS``
-    rows in a step. ``drafted``: the :func:`usual_draft`; all steps that verify have room for as
-    many rows of a sequence, which makes fewer captures. ``large``: sequences of large steps, 0 = no
-    such step is captured.
+    rows in a step that has rows for as many. ``drafted``: the :func:`usual_draft`; all steps that
+    verify have room for as many rows of a sequence, which makes fewer captures. ``large``:
+    sequences of large steps, 0 = no such step is captured.
     """
 
     least: int = 1
-    most_long: int = MIXED_ROWS[-1] // (MAX_SHORT_ROWS + 1)
+    most_long: int = LARGE_ROWS[-1] // (MAX_SHORT_ROWS + 1)
     drafted: int = 0
     large: int = 0
     slots: int = SEQUENCES[-1]
@@ -200,18 +200,25 @@ class Buckets:
         if bucket_rows is None or sequences is None or width is None or bucket_drafted is None:
             return None
         bucket_drafted = min(bucket_drafted, bucket_rows)
-        most_long = min(self.most_long, bucket_rows // (MAX_SHORT_ROWS + 1))
-        if not _has_room(items, most_long):
+        long = self._long(bucket_rows)
+        if not _has_room(items, long):
             return None
         sequences = min(sequences, bucket_rows)
-        return Bucket("mixed", bucket_rows, sequences, width, trees, bucket_drafted, most_long)
+        return Bucket("mixed", bucket_rows, sequences, width, trees, bucket_drafted, long)
 
     def _large(self, items: Sequence[Item], rows: int) -> Bucket | None:
         bucket_rows = _next_size(rows, LARGE_ROWS)
-        if bucket_rows is None or len(items) > self.large or not _has_room(items, self.most_long):
+        if bucket_rows is None or len(items) > self.large:
+            return None
+        long = self._long(bucket_rows)
+        if not _has_room(items, long):
             return None
         stores = any(item.stores for item in items)
-        return Bucket("mixed", bucket_rows, self.large, long=self.most_long, stores=stores)
+        return Bucket("mixed", bucket_rows, self.large, long=long, stores=stores)
+
+    def _long(self, rows: int) -> int:
+        """The most long slices of a step of so many rows."""
+        return min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
 
     def likely(self, limits: SchedulerLimits) -> Iterator[Bucket]:
         """The buckets of steps with up to ``limits.slots`` sequences and up to
@@ -262,7 +269,7 @@ class Buckets:
             sizes = [n for n in MIXED_SEQUENCES if n < min(slots, rows)]
             top = _next_size(min(slots, MIXED_SEQUENCES[-1]), MIXED_SEQUENCES)
             sizes += [] if top is None else [min(top, rows)]
-            long = min(self.most_long, rows // (MAX_SHORT_ROWS + 1))
+            long = self._long(rows)
             sizes = list(dict.fromkeys(sizes))
             yield from (Bucket("mixed", rows, n, long=long) for n in sizes)
             if limits.proposed and slots > 1:
@@ -278,7 +285,7 @@ class Buckets:
         most = _next_size(step_tokens, LARGE_ROWS) or LARGE_ROWS[-1]
         for stores in (False, True):
             for rows in LARGE_ROWS[: LARGE_ROWS.index(most) + 1]:
-                yield Bucket("mixed", rows, self.large, long=self.most_long, stores=stores)
+                yield Bucket("mixed", rows, self.large, long=self._long(rows), stores=stores)
 
     def parts(self, items: Sequence[Item]) -> list[tuple[Sequence[Item], Bucket | None]]:
         """``items`` in groups that each fit a bucket, in order, and their buckets; one group and

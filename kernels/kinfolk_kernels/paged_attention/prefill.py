@@ -107,19 +107,25 @@ def _finish(
 
 
 @triton.jit
-def _slice_of(tile, long, slices, spans, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+def _slice_of(
+    tile, long, slices, spans, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, STEP: tl.constexpr
+):  # fmt: skip
     """The sequence of a tile, if the tiles of all slices stand one after another, the number of the
-    tile in it, and the pairs of the sequence: 0 if there is no such tile."""
+    tile in it, and the pairs of the sequence: 0 if there is no such tile. A step of prompts may
+    have dozens of slices, so ``STEP`` are looked at together."""
     sequence, mine, pairs, first = 0, 0, 0, 0
-    for index in range(slices):
-        other = tl.load(long + index)
-        count = tl.load(spans + 4 * other + 1) * GROUP
-        end = first + tl.cdiv(count, BLOCK_M)
-        here = (tile >= first) & (tile < end)
-        sequence = tl.where(here, other, sequence)
-        mine = tl.where(here, tile - first, mine)
-        pairs = tl.where(here, count, pairs)
-        first = end
+    for start in range(0, slices, STEP):
+        index = start + tl.arange(0, STEP)
+        real = index < slices
+        others = tl.load(long + index, mask=real, other=0)
+        counts = tl.load(spans + 4 * others + 1, mask=real, other=0) * GROUP
+        tiles = tl.cdiv(counts, BLOCK_M)
+        ends = first + tl.cumsum(tiles, 0)
+        here = (tile >= ends - tiles) & (tile < ends)
+        sequence += tl.sum(tl.where(here, others, 0), 0)
+        mine += tl.sum(tl.where(here, tile - ends + tiles, 0), 0)
+        pairs += tl.sum(tl.where(here, counts, 0), 0)
+        first += tl.sum(tiles, 0)
     return sequence, mine, pairs
 
 
@@ -140,7 +146,7 @@ def prefill_kernel(
     start_dependents(PDL)
     wait_for_producers(PDL)
     last = tl.num_programs(0) - 1 - tl.program_id(0)
-    sequence, tile, pairs = _slice_of(last, long, slices, spans, GROUP, BLOCK_M)
+    sequence, tile, pairs = _slice_of(last, long, slices, spans, GROUP, BLOCK_M, 32)
     if pairs == 0:
         return
     pair = tile * BLOCK_M + tl.arange(0, BLOCK_M)
