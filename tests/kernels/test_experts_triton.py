@@ -148,38 +148,6 @@ def test_the_shared_expert_is_one_more_pair(
     assert_near(y, routed + added, FLIPS)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("rows", [3, 19])
-def test_a_warp_computes_the_shared_expert_for_eight_rows(
-    layer, random_planes, numbers, assert_near, monkeypatch, name, rows
-):
-    """Its inner numbers and the openness of its gate. The last eight rows are not all there."""
-    monkeypatch.setattr(pair, "QUADS", 1)
-    monkeypatch.setattr(pair, "TOGETHER_ROWS", range(3, 33))
-    width = 512 if name == "Q8_0" else 1024 if rows == 3 else 1024 + (64 if small(name) else 256)
-    made = layer("Q8_0", "Q8_0", experts=2, width=width)
-    x, chosen = rows_of(numbers, rows, made), choice(rows, 1, 2)
-    gate, up = (random_planes(name, 64, width, seed) for seed in (4, 5))
-    shared = SharedExpert(gate, up, random_planes("Q8_0", width, 64, 6), numbers(width) / width)
-    experts = replace(made.experts, shared=shared)
-    inner, int8 = poisoned_inner(chosen, experts), quantize(x)
-    launch = pair.gate_up_pairs(x, int8, chosen, experts, inner, asm=False)
-    assert launch.constants["TOGETHER"]
-    launch.run()
-    wide = dequantize(int8).double()
-    expected = wide @ unpack(gate).double().T
-    expected = expected * expected.sigmoid() * (wide @ unpack(up).double().T)
-    assert_near(inner.shared, as_stored(expected), EXACT)
-    assert_near(inner.open[None], (x.double() @ shared.shared_gate.double()).sigmoid()[None], EXACT)
-    routed = torch.stack([made.inner(wide[row], e) for row, (e,) in enumerate(chosen.ids.tolist())])
-    assert_near(inner.pairs, as_stored(routed), EXACT)
-
-
-def small(name):
-    """Whether blocks of the format have 32 numbers."""
-    return LAYOUTS[name].block == 32
-
-
 def test_a_shared_expert_that_is_not_in_planes_or_too_long_stays_alone(layer, random_planes):
     made, chosen = layer("Q8_0", "Q8_0"), choice(2, 2, 5)
 

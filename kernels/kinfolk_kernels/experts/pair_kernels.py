@@ -5,8 +5,7 @@ matrices of its own. A lane's 16-byte load is one word of four rows of a matrix.
 are loaded before any is used: the row of x is read behind a barrier, which keeps the compiler from
 moving each load to its use. Neither the order of a sum nor the rounding depends on other rows of
 the step. Programs of different rows process the same part of the matrices at the same time, so an
-expert that several rows chose is read from memory once. With TOGETHER, the shared expert is
-computed for eight rows at a time, on tensor cores.
+expert that several rows chose is read from memory once.
 """
 
 # mypy: ignore-errors
@@ -19,13 +18,9 @@ import triton.language as tl
 from kinfolk_kernels.activations import activation, sigmoid
 from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.experts.far_records import moved, record_of
-from kinfolk_kernels.linear.gemm_int8_kernel import beside, group_words, pair_words, products
 from kinfolk_kernels.linear.int8_dots import Q8_0, scaled_dots
 from kinfolk_kernels.plane_words import codes_of, columns, load, matrix_words, row_words
 from kinfolk_kernels.row_outputs import WHOLE
-
-TILE_CHANNELS = tl.constexpr(16)
-"""Channels of the shared expert that a program computes for eight rows."""
 
 NO_SHARED_EXPERT = tl.constexpr(-1)
 """The format that stands for "no shared expert"."""
@@ -189,50 +184,6 @@ def _gate_up(
 
 
 @triton.jit
-def _gate_up_of_eight(
-    gate_q, gate_high, gate_scales, gate_supers,
-    up_q, up_high, up_scales, up_supers,
-    x_ptr, d_ptr, d_step, first, rows, tile, inner_ptr,
-    K: tl.constexpr, F: tl.constexpr, FORMAT: tl.constexpr, ACTIVATION: tl.constexpr,
-    ASM: tl.constexpr,
-):  # fmt: skip
-    """activation(gate x) * up x of ``TILE_CHANNELS`` channels of the shared expert for eight rows
-    from ``first`` on, by one warp on tensor cores: its words are read and unpacked once for all. Of
-    the 32 rows of a tile of ``gemm_int8_kernel``, 16 are gate's and 16 up's."""
-    MASKED: tl.constexpr = K % 128 != 0
-    PAIRS: tl.constexpr = (K + 127) // 128
-    lane = tl.arange(0, 32)[:, None]
-    g, c = lane // 4, lane % 4
-    is_gate = g < 4
-    q, high = tl.where(is_gate, gate_q, up_q), tl.where(is_gate, gate_high, up_high)
-    scales = tl.where(is_gate, gate_scales, up_scales)
-    supers = tl.where(is_gate, gate_supers, up_supers)
-    quad = tile * 4 + g % 4
-    words = group_words(q, scales, supers, quad, 0, 0, K, FORMAT, MASKED)
-    words += group_words(q, scales, supers, quad, 0, 1, K, FORMAT, MASKED)
-    more = pair_words(high, supers, quad, 0, K, FORMAT)
-    x_at = (x_ptr + tl.minimum(first + g, rows - 1) * (K // 4),)
-    d_at = (d_ptr + (first + 2 * c + tl.arange(0, 2)[None, :]),)
-    own_at = (d_ptr + (first + g),)
-    zero = tl.zeros([32], tl.float32)
-    sums = (zero, zero, zero, zero, zero, zero, zero, zero)
-    for pair in tl.range(0, PAIRS):
-        following = tl.minimum(pair + 1, PAIRS - 1)
-        sums, words, more = products(
-            sums, words, more, pair, following, quad, q, high, scales, supers,
-            x_at, d_at, own_at, d_step, K, FORMAT, 1, MASKED, ASM,
-        )  # fmt: skip
-    # [gate or up, group, two columns, row of the group, column]
-    both = tl.permute(tl.reshape(beside(sums, 0), [2, 4, 4, 4, 2]), (1, 2, 3, 4, 0))
-    gate, up = tl.split(both)
-    i = tl.arange(0, 128)
-    channel = TILE_CHANNELS * tile + i // 32 * 4 + i // 2 % 4
-    row = first + i // 8 % 4 * 2 + i % 2
-    result = activation(tl.reshape(gate, [128]), ACTIVATION) * tl.reshape(up, [128])
-    tl.store(inner_ptr + row * F + place_between(channel, F), result, mask=row < rows)
-
-
-@triton.jit
 def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
     """The sigmoid of the product of a row with a vector, both of K numbers."""
     column = tl.arange(0, 16 * LANES)
@@ -259,14 +210,11 @@ def gate_up_kernel(
     FORMAT: tl.constexpr, SHARED: tl.constexpr,
     ACTIVATION: tl.constexpr, GATED: tl.constexpr, MASKED: tl.constexpr,
     FAR: tl.constexpr, GAPS: tl.constexpr, PADDED: tl.constexpr,
-    TOGETHER: tl.constexpr,
     NR: tl.constexpr, LANES: tl.constexpr,
     ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (pairs + rows, parts): inner float32 [pairs, F] of the pairs and [rows, SHARED_F] of the
     shared expert, and open float32 [rows], its gate, computed by the part after its last channel.
-    TOGETHER: a program computes ``TILE_CHANNELS`` channels of the shared expert for eight rows, so
-    most programs of ``rows`` have nothing to do.
 
     ``bays`` describes what leads to far bays, and FAR, GAPS and PADDED. Nothing is stored for
     absent experts and padding rows.
@@ -308,22 +256,7 @@ def gate_up_kernel(
             )  # fmt: skip
     elif SHARED != NO_SHARED_EXPERT:
         row = pair - pairs
-        if TOGETHER:
-            # These programs take longest, so they come first. Then each row has one for its gate.
-            rows, tiles = tl.num_programs(0) - pairs, SHARED_F // TILE_CHANNELS
-            number = first * rows + row
-            row = number - (rows + 7) // 8 * tiles
-            if row < 0:
-                _gate_up_of_eight(
-                    shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
-                    shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
-                    x_ptr, d_ptr, d_step, number // tiles * 8, rows, number % tiles,
-                    shared_inner_ptr, K, SHARED_F, SHARED, ACTIVATION, ASM,
-                )  # fmt: skip
-            elif GATED and row < rows:
-                share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
-                tl.store(open_ptr + row, share)
-        elif first < SHARED_F // 4:
+        if first < SHARED_F // 4:
             _gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,

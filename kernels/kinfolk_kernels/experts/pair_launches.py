@@ -33,10 +33,6 @@ DOWN_QUADS = 2
 ALL_LANES, FEW_LANES = 256, 64
 """Most lanes that sum a row's experts: up to ``FEW_ROWS`` rows, and for more."""
 
-TOGETHER_ROWS = range(0)
-"""Rows of which a warp computes the shared expert for eight at a time. None so far: to be compared
-on a GPU, see ``benchmarks/NOTES.md``."""
-
 MAX_UNROUNDED_ROWS = 2
 """Up to this many rows there are so few programs that neither registers limit them nor a rounding
 launch for all of them pays."""
@@ -132,9 +128,6 @@ def gate_up_pairs(
         parts = max(parts, own + (shared_gate is not None))
     most = CHANNEL_LANES if choice.ids.shape[0] <= MAX_UNROUNDED_ROWS else FEW_CHANNEL_LANES
     lanes = min(most, triton.next_power_of_2(max(needed)))
-    # Eight rows are computed by one warp, so programs must be of one warp.
-    one_warp = (at_once, lanes) == (1, 32)
-    together = shared is not None and one_warp and choice.ids.shape[0] in TOGETHER_ROWS
     return Launch(
         pair_kernels.gate_up_kernel,
         (programs, parts),
@@ -169,7 +162,6 @@ def gate_up_pairs(
             "GATED": shared_gate is not None,
             "MASKED": any(count % lanes for count in needed),
             **switches(experts),
-            "TOGETHER": together,
             "NR": at_once,
             "LANES": lanes,
             "ASM": asm,
