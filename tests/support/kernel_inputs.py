@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pytest
 import torch
@@ -31,12 +32,14 @@ class Part:
     drafted: bool = False
     parents: tuple[int, ...] | None = None
 
-    @property
+    @cached_property
     def ups(self) -> tuple[int, ...]:
         return tuple(range(-1, self.rows - 1)) if self.parents is None else self.parents
 
     def path(self, row: int) -> list[int]:
         """Rows from the root to ``row``."""
+        if self.parents is None:
+            return list(range(row + 1))
         found = []
         while row >= 0:
             found.append(row)

@@ -121,9 +121,10 @@ def causal_conv(
     out = torch.empty_like(x)
     history: dict[int, torch.Tensor] = {}
     committed = state[rows.slot_of_sequence].clone()
+    parents = rows.parent_row.tolist()
     for segment in rows.layout.segments:
         for row in range(segment.start, segment.stop):
-            parent = int(rows.parent_row[row])
+            parent = parents[row]
             past = history[parent] if parent >= 0 else committed[segment.sequence]
             seen = torch.cat([past, x[row : row + 1].float()])
             out[row] = torch.nn.functional.silu((seen * weight.T.float()).sum(0)).to(x.dtype)

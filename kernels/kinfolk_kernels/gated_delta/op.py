@@ -70,10 +70,11 @@ def gated_delta(
     out = torch.empty_like(v)
     states: dict[int, torch.Tensor] = {}
     totals: dict[int, torch.Tensor] = {}
+    parents = rows.parent_row.tolist()
     for segment in rows.layout.segments:
         root = state[segment.slot].clone()
         for row in range(segment.start, segment.stop):
-            parent = int(rows.parent_row[row])
+            parent = parents[row]
             entry = states[parent] if parent >= 0 else root
             decayed = entry * g[row].exp()[:, None, None]
             kr, qr = k[row, heads], q[row, heads]
