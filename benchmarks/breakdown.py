@@ -27,7 +27,8 @@ from unittest.mock import patch
 
 from drafter_file import SHAPES as DRAFTERS
 from drafter_file import write as write_drafter
-from table import CASES, SHORT, Case, outline_of
+from model_files import model_file, outline_of
+from table import CASES, SHORT, Case
 from torch.profiler import ProfilerActivity, profile
 
 from kinfolk.cli.bench_runs import measure
@@ -37,7 +38,6 @@ from kinfolk.engine.runtime import Runtime, scheduler_limits
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
-from kinfolk.synth.write import write_synthetic
 from kinfolk_kernels import launch
 
 BLOCK = 16
@@ -79,9 +79,7 @@ def main() -> None:
         cases = [case for case in CASES if case.name in options.case]
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(options.shape, options.layers)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.gguf"
-        write_synthetic(plan, path)
+    with model_file(plan) as path, tempfile.TemporaryDirectory() as folder:
         drafts: dict[str, Any] = {"draft": "off"}
         if options.drafter:
             drafts = {"draft_model": str(Path(folder) / "draft.gguf")}

@@ -26,14 +26,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from table import outline_of, scratch
+from model_files import model_file, outline_of
 
 from kinfolk.cli.main import BUILT_IN
 from kinfolk.engine.engine import Engine
@@ -43,7 +43,6 @@ from kinfolk.registry import Registry
 from kinfolk.sched.events import Emitted, Event, Finished
 from kinfolk.sched.request import Request, Sampling
 from kinfolk.settings import load_settings
-from kinfolk.synth.write import write_synthetic
 
 SHORT = 128
 """Tokens of the prompt of a stream."""
@@ -90,13 +89,9 @@ def opened(options: argparse.Namespace) -> Iterator[Runtime]:
         checkpoints=0,
         draft="off",
     )
-    with scratch() as folder:
-        path = options.model
-        if options.shape:
-            path = Path(folder) / "model.gguf"
-            write_synthetic(outline_of(options.shape, 0), path)
-        with Runtime.open(path, settings, registry) as runtime:
-            yield runtime
+    file = model_file(outline_of(options.shape)) if options.shape else nullcontext(options.model)
+    with file as path, Runtime.open(path, settings, registry) as runtime:
+        yield runtime
 
 
 def measured(runtime: Runtime, options: argparse.Namespace) -> dict[str, Any]:

@@ -33,7 +33,7 @@ ROOTS = (
     "plugins/gemma4",
     "plugins/laguna",
 )
-OWN = ("kinfolk", "kinfolk_", "table", "distinct", "results", "shapes", "timing")
+OWN = ("kinfolk", "kinfolk_", "table", "distinct", "model_files", "results", "shapes", "timing")
 """Prefixes of the modules of which each build has its own."""
 
 STUDENT_95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
@@ -87,13 +87,13 @@ def main() -> None:
     with new.active():
         table = new.module("table")
         shapes = options.shape or [name for name in table.SHAPES if name != "qwen3-8b"]
-        scratch, outline_of, write = table.scratch, table.outline_of, table.write_synthetic
+        files = new.module("model_files")
         groups = {s: table.by_settings(table.cases_of(s, options.case or ())) for s in shapes}
     for shape in shapes:
-        with scratch() as folder:
-            path = Path(folder) / "model.gguf"
+        with ExitStack() as stack:
             with new.active():
-                write(outline_of(shape, options.layers), path)
+                plan = files.outline_of(shape, options.layers)
+                path = stack.enter_context(files.model_file(plan))
             for cases in groups[shape]:
                 for row in compare(old, new, path, cases, options.pairs, options.device):
                     sys.stdout.write(json.dumps({"shape": shape, **row}) + "\n")

@@ -21,17 +21,17 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from table import outline_of, scratch
+from model_files import model_file, outline_of
 
 from kinfolk.engine.loading import load_model
 from kinfolk.experts import arena
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
-from kinfolk.synth.write import write_synthetic
 
 BUDGETS = ("all", "75%", "50%", "25%", "0%")
 MOST_TIMES = 1.5
@@ -59,10 +59,8 @@ def main() -> None:
     if options.one is not None:
         say(json.dumps(loaded(options.file, options.one, options.weights, options.device)))
         return
-    with scratch() as folder:
-        path = options.file or Path(folder) / "model.gguf"
-        if options.file is None:
-            write_synthetic(outline_of(options.shape, options.layers), path)
+    synthetic = model_file(outline_of(options.shape, options.layers))
+    with nullcontext(options.file) if options.file else synthetic as path:
         budgets = options.budget or BUDGETS
         found = [in_process(path, budget, options) for budget in (budgets[0], *budgets)][1:]
     for one in found:

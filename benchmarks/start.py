@@ -16,13 +16,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from table import outline_of, scratch
-
-from kinfolk.synth.write import write_synthetic
+from model_files import model_file, outline_of
 
 CAPPED = ("--memory", "24", "--context", "49152", "--kv-codec", "q8_0", "--slots", "1")
 BLOCK = 64 << 20
@@ -47,9 +46,8 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
-    with scratch() as folder:
-        path = Path(folder) / "model.gguf"
-        write_synthetic(outline_of(options.shape, options.layers), path)
+    plan = outline_of(options.shape, options.layers)
+    with model_file(plan) as path, tempfile.TemporaryDirectory() as folder:
         device = ("--device", options.device)
         put("read_seconds", round(read_seconds(path), 2))
         # Imports are most of a command's work before it opens a file.

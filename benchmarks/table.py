@@ -4,11 +4,10 @@
                                [--slow-host]
     python benchmarks/table.py --compile-only [--shape NAME]… [--case NAME]…
 
-Writes a synthetic file of each shape, to memory if there is room, measures the workloads below on
-it, and writes a JSON file to benchmarks/results. Every repeat and sequence has new random tokens,
-so no prefix is reused. Figures are medians. Needs a GPU. A first run spends most of its time
-compiling kernels; ``--compile-only`` runs a few layers of all shapes in parallel, which fills the
-cache.
+Measures the workloads below on a synthetic file of each shape (``model_files.py``), and writes a
+JSON file to benchmarks/results. Every repeat and sequence has new random tokens, so no prefix is
+reused. Figures are medians. Needs a GPU. A first run spends most of its time compiling kernels;
+``--compile-only`` runs a few layers of all shapes in parallel, which fills the cache.
 
 The cases ``http`` measure ``kinfolk serve`` on the same file, in a process of its own, with the
 client of ``kinfolk bench --http``. Their first tokens and rates are to be read beside those of the
@@ -20,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -45,23 +43,19 @@ from kinfolk.registry import Registry
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
-from kinfolk.synth.plan import SynthPlan, find_shape, plan_synthetic
-from kinfolk.synth.write import write_synthetic
+from kinfolk.synth.plan import SynthPlan
 from kinfolk.version import __version__
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE / "kernels"))
 from distinct import distinct_experts  # noqa: E402
+from model_files import model_file, outline_of  # noqa: E402
 from results import kernels_hash  # noqa: E402
-from shapes import MORE  # noqa: E402
 from slow_host import slowed  # noqa: E402
 from timing import copy_bandwidth  # noqa: E402
 
 DEEP_PROMPT = 32768
-
-ROOM = 64 << 30
-"""Bytes of free memory that are required for writing a model's file to memory."""
 
 FEW_LAYERS = 8
 """Layers of a shape that have every kind of layer and every format of the mix."""
@@ -240,10 +234,8 @@ def rows_of(
     by the server."""
     registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
     plan = outline_of(name, layers)
-    with scratch() as folder:
-        path = Path(folder) / "model.gguf"
-        started = time.perf_counter()
-        write_synthetic(plan, path)
+    started = time.perf_counter()
+    with model_file(plan) as path:
         written = time.perf_counter() - started
         for cases in by_settings(all_cases):
             settings = load_settings(device=device, checkpoints=0, draft="off", **cases[0].settings)
@@ -280,24 +272,6 @@ def http_rows(
             (figures,) = measure_streams(address, [case.streams], repeats)
             workload = {"workload": asdict(case.streams), "settings": MANY}
             yield {"case": case.name, **workload, **figures, "clocks": clocks()}
-
-
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder for a model: in memory, where the page cache would hold it anyway, or on
-    disk."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > ROOM
-    return tempfile.TemporaryDirectory(dir=memory if roomy else None)
-
-
-def outline_of(name: str, layers: int) -> SynthPlan:
-    """The synthetic file of a shape: those of the installed families, and of ``shapes``."""
-    for shape in MORE:
-        if shape.name == name:
-            return plan_synthetic(shape, layers=layers)
-    registry = Registry.discover(load_settings(), reserved_commands=BUILT_IN.keys())
-    families = [provided.value for provided in registry.families.values()]
-    return plan_synthetic(find_shape(name, families), layers=layers)
 
 
 def dense_bytes(plan: SynthPlan) -> int | None:
