@@ -207,7 +207,12 @@ def test_a_replay_allocates_nothing(synthetic, text):
 def test_counters_are_flat_over_a_thousand_steps(load, text):
     loaded = load("case")
     limits = SchedulerLimits(
-        slots=4, context=512, step_tokens=128, slice=32, vocabulary=loaded.info.vocabulary
+        slots=4,
+        context=512,
+        step_tokens=128,
+        slice=32,
+        max_draft=0,
+        vocabulary=loaded.info.vocabulary,
     )
     with Engine(loaded, limits) as running:
         before, after = scenes.counted(running, text, 1000)
