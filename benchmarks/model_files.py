@@ -1,8 +1,8 @@
 """The synthetic model files that benchmarks run.
 
 A file is written to memory if there is room, and removed after the benchmark. Writing takes a
-quarter of a minute for 20 GB; with ``KINFOLK_BENCHMARK_FILES=FOLDER`` it is written there once, and
-stays for the benchmarks that follow.
+quarter of a minute for 20 GB; with ``BENCHMARK_FILES=FOLDER`` in the environment it is written
+there once, and stays for the benchmarks that follow.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from kinfolk.settings import load_settings
 from kinfolk.synth.plan import SynthPlan, find_shape, plan_synthetic
 from kinfolk.synth.write import write_synthetic
 
-FOLDER = "KINFOLK_BENCHMARK_FILES"
-"""The environment variable that names the folder in which files stay."""
+FOLDER = "BENCHMARK_FILES"
+"""The environment variable that names the folder in which files stay. It is no setting of kinfolk,
+which would warn of its own prefix."""
 
 ROOM = 64 << 30
 """Bytes of free memory that are required for writing a model's file to memory."""

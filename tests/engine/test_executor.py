@@ -159,6 +159,10 @@ def test_large_mixtures_of_a_model_with_long_slices(model, text, family):
     tokens = tuple((text * 40)[:340])
     slices = [(x, ItemKind.PREFILL, tokens, None) for x in (second, third)]
     pair.run([(first, ItemKind.DECODE, (pending[first],), None), *slices])
+    for lease in (first, second, third):
+        pair.release(lease)
+    # More than a step of 512 rows has room for.
+    pair.run([(pair.open(), ItemKind.PREFILL, tokens[n : n + 90], None) for n in range(8)])
     executor = pair.sides[0].runner.executor
     assert Bucket("mixed", 768, 8, long=11, stores=False) in executor.buckets
     assert executor.counters.eager_steps == 0
