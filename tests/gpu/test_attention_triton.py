@@ -247,6 +247,15 @@ def test_rows_of_every_kind(steps, make, assert_near, poisoned, shape, storage):
     assert_near(found, exact(q, rows, memory, shape, storage), NARROW)
 
 
+def test_more_slices_than_are_looked_at_together(steps, make, assert_near, poisoned):
+    """Of single tiles and several, empty contexts and long ones."""
+    parts = tuple(steps.certain(97 * (n % 5), 66 + 31 * (n % 7)) for n in range(40))
+    rows, q, _, memory = make(parts, FIRST, BF16)
+    with poisoned():
+        found = attention(*arguments(q, rows, memory, FIRST))
+    assert_near(found, exact(q, rows, memory, FIRST, BF16), NARROW)
+
+
 STORAGES = {
     "f16": Storage(dtype=torch.float16),
     "q4_0 rotated": Storage(("q4_0", "q4_0"), rotated=True),

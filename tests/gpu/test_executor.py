@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from kinfolk.cli.main import BUILT_IN
+from kinfolk.engine.buckets import LARGE_ROWS
 from kinfolk.engine.cuda_graph import CudaCapture, EagerCapture
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.executor import GraphExecutor
@@ -119,6 +120,14 @@ LENGTHS = (1, 2, 7, 15, 16, 17, 63, 64, 65, 66, 127, 128, 129, 300)
 
 def test_mixtures_of_slices_decoding_and_drafts_are_replayed_bit_for_bit(pair, text):
     scenes.mixtures(pair, text, LENGTHS, random.Random(11))
+
+
+def test_more_prompts_than_512_rows_have_room_for_are_replayed_bit_for_bit(synthetic, text):
+    loaded = replace(synthetic, slice_rows=LARGE_ROWS[-1])
+    pair = scenes.Twins(scenes.Side(loaded), scenes.Side(loaded, EagerCapture()), assert_equal)
+    pair.run([(pair.open(), ItemKind.PREFILL, text[n : n + 90], None) for n in range(8)])
+    assert pair.sides[0].runner.counters["eager_steps"] == 0
+    assert pair.sides[0].runner.counters["replays"] > 0
 
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"])
