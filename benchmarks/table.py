@@ -138,7 +138,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--commit", default=_commit())
     parser.add_argument("--folder", type=Path, default=HERE / "results")
-    parser.add_argument("--slow-host", action="store_true", help="see slow_host.py")
+    parser.add_argument(
+        "--slow-host",
+        action="store_true",
+        help="see slow_host.py; ratios: slow_first_tokens.py",
+    )
     parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels")
     options = parser.parse_args()
     if options.compile_only:

@@ -49,8 +49,9 @@ CANDIDATES = {
     "one 168": ChunkTile(values=64, warps=4, stages=4, registers=168, paired=False),
     "one 32": ChunkTile(values=32, warps=4, stages=2, paired=False),
 }
-"""``pairs`` is what the op takes. Wide: how chunks are inverted; a number: values of a program that
-scans, or registers of one that prepares; the others differ in stages."""
+"""The op takes ``pairs`` for models in float32, ``one`` for those in bfloat16 or float16. Wide: how
+chunks are inverted; a number: values of a program that scans, or registers of one that prepares;
+the others differ in stages."""
 
 WARPS = 4
 """Warps of a program of the baseline."""

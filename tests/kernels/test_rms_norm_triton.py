@@ -18,6 +18,7 @@ from kinfolk_kernels.rms_norm.op import (
     GatedRMSNormArguments,
     RMSNormArguments,
 )
+from kinfolk_kernels.row_outputs import RowOutputs
 
 pytestmark = pytest.mark.interpreter
 
@@ -190,12 +191,16 @@ def test_the_sum_may_be_multiplied(numbers, assert_near):
     check_int8(found.int8, exact(expected, None))
 
 
-def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(numbers, monkeypatch):
-    x, rows, weight = numbers(3, 2880), numbers(3, 2880).half(), numbers(2880)
+@pytest.mark.parametrize(("width", "own"), [(2880, 6), (2880, 2), (2496, 3)])
+def test_tiles_of_a_row_in_one_program_or_several_give_the_same_bits(
+    numbers, monkeypatch, width, own
+):
+    """A row of 2496 numbers has five tiles, so its second program has one less than the first."""
+    x, rows, weight = numbers(3, width), numbers(3, width).half(), numbers(width)
     branch = Branch(rows, weight, EPS)
-    weights, dtypes = (weight, None, numbers(2880)), (torch.float16, torch.float32, torch.float32)
+    weights, dtypes = (weight, None, numbers(width)), (torch.float16, torch.float32, torch.float32)
     apart, norms = kernels.add_rms_norm_rows(x, branch, weights, EPS, dtypes, int8=True)
-    monkeypatch.setattr(kernels, "MOST_PROGRAMS", 0)
+    monkeypatch.setattr(kernels, "tiles_of_program", lambda rows, tiles: own)
     together, others = kernels.add_rms_norm_rows(x, branch, weights, EPS, dtypes, int8=True)
     assert torch.equal(apart, together)
     for one, other in zip(norms, others, strict=True):
@@ -211,6 +216,28 @@ def test_lanes_that_move_16_bytes_at_once_give_the_same_bits(numbers, monkeypatc
     expected = kernels.gated_rms_norm_rows(*parts, int8=False).values
     monkeypatch.setattr(kernels, "WIDE_ROWS", 1)
     assert torch.equal(kernels.gated_rms_norm_rows(*parts, int8=False).values, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "own", "early"),
+    [
+        (1, 5120, 1, True),
+        (8, 5120, 1, True),
+        (9, 5120, 2, True),
+        (16, 5120, 3, True),
+        (16, 2816, 3, True),
+        (24, 5120, 5, True),
+        (16, 2048, 1, False),
+        (300, 2048, 4, False),
+        (600, 2048, 4, True),
+    ],
+)
+def test_few_programs_begin_early(rows, width, own, early):
+    x = torch.zeros(rows, width)
+    launch = kernels.norm(x, (None,), EPS, (RowOutputs(torch.empty_like(x), None),))
+    assert launch.constants["OWN"] == own
+    assert launch.grid[1] * own >= launch.constants["TILES"] > (launch.grid[1] - 1) * own
+    assert launch.early == early
 
 
 @DTYPES

@@ -25,6 +25,10 @@ NO_LIMIT = 1 << 30
 LONGEST_PART = 256
 """Most dimensions of a program of the combine kernel, which reads up to 32 runs at a time."""
 
+WARP_DIMENSIONS = 128
+"""Dimensions of a warp of it, four in each lane. The sum of few runs is short: with more warps,
+most of its time goes to what each warp does anyway, and to their waiting for each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -117,7 +121,7 @@ def combine_tile(dim: int, rotated: bool) -> CombineTile:
     size = padded(dim) if rotated else 64
     while not rotated and size < LONGEST_PART and dim % (2 * size) == 0:
         size *= 2
-    return CombineTile(min(32, 32 * LONGEST_PART // size), size, 4)
+    return CombineTile(min(32, 32 * LONGEST_PART // size), size, max(1, size // WARP_DIMENSIONS))
 
 
 def device_of(x: torch.Tensor) -> Device:

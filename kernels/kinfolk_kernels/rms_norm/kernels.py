@@ -204,7 +204,7 @@ def norm_kernel(
         y = x[i]
         if OWN < TILES:
             for other in tl.static_range(1, TILES):
-                y = tl.where(mine == other, x[other], y)
+                y = tl.where(mine + i == other, x[other], y)
         if BRANCH:
             store_groups(
                 y, row * width, live, first, width, sum_ptr, sum_ptr,

@@ -51,6 +51,11 @@ CROWDS = range(41, 512)
 a multiprocessor; the first one to end leaves room for five programs of a norm, and if they could
 begin early, all would crowd on the first few multiprocessors that are free."""
 
+NARROW_TILES = 4
+"""Rows of up to so many tiles have a program for each tile also in ``CROWDS``. Rows with more tiles
+have fewer programs, which begin early: 1 to 2 % of a step with 16 rows (``benchmarks/NOTES.md``).
+"""
+
 
 def supports(arguments: RMSNormArguments) -> Verdict:
     return _supports(arguments.device, (arguments.weight,), arguments.dtype)
@@ -182,11 +187,11 @@ def norm(
     tile = RowTile.of(width)
     mma_tiles = outputs[0].mma_tiles if outputs else 0
     # The factor of a row of ``MmaRows`` is of all of it.
-    apart = tile.tiles * rows <= MOST_PROGRAMS and not mma_tiles
+    own = tile.tiles if mma_tiles else tiles_of_program(rows, tile.tiles)
     added = branch or Branch(x)
     first, second = added.parts[0], added.parts[-1]
     first_rows, second_rows = _with_unit_stride(first.rows), _with_unit_stride(second.rows)
-    grid = (-(-rows // tile.rows), tile.tiles if apart else 1)
+    grid = (-(-rows // tile.rows), -(-tile.tiles // own))
     # Arguments of absent norms are replaced by a tensor that exists.
     nothing, missing = RowOutputs(view, None), MOST_NORMS - len(weights)
     targets = [*(made.arguments for made in outputs), *[nothing.arguments] * missing]
@@ -237,11 +242,21 @@ def norm(
             "ROWS": tile.rows,
             "GROUPS": tile.groups,
             "TILES": tile.tiles,
-            "OWN": 1 if apart else tile.tiles,
+            "OWN": own,
         },
         tile.warps,
         early=grid[0] * grid[1] not in CROWDS,
     )
+
+
+def tiles_of_program(rows: int, tiles: int) -> int:
+    """Tiles of a row that a program of a launch for ``rows`` rows writes."""
+    if tiles * rows > MOST_PROGRAMS:
+        return tiles
+    early = (CROWDS.start - 1) // rows
+    if tiles > NARROW_TILES and tiles * rows in CROWDS and early:
+        return -(-tiles // early)
+    return 1
 
 
 @dataclass(frozen=True, slots=True)
