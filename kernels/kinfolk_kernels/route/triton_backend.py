@@ -32,9 +32,6 @@ FEW_ROWS_AT_ONCE = 4
 MAX_FEW_ROWS_COLUMNS = 8192
 """Most columns, which such a program holds in registers."""
 
-FEW_ROWS_WARPS = 4
-"""Warps of such a program."""
-
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
 
@@ -173,11 +170,12 @@ def choose(
 def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
     """The launch that computes logits [R, E] of x [R, W], R few."""
     (rows, width), experts = x.shape, weight.shape[0]
+    columns = triton.next_power_of_2(width)
+    share = 2 if columns <= MAX_FEW_ROWS_COLUMNS // 2 else 1
     at_once = min(triton.next_power_of_2(rows), FEW_ROWS_AT_ONCE)
-    lanes = 32 * FEW_ROWS_WARPS
     return Launch(
         few_logits_kernel,
-        (experts, -(-rows // at_once)),
+        (-(-experts // share), -(-rows // at_once)),
         {
             "x_ptr": x,
             "weight_ptr": weight,
@@ -188,11 +186,11 @@ def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -
         {
             "WIDTH": width,
             "EXPERTS": experts,
-            "LANES": lanes,
-            "TILES": -(-width // (4 * lanes)),
+            "COLUMNS": columns,
             "ROWS": at_once,
+            "SHARE": share,
         },
-        FEW_ROWS_WARPS,
+        warps=4,
     )
 
 
