@@ -181,7 +181,10 @@ def test_the_first_weights_are_asked_for_before_the_wait(name, rows, columns):
     [
         (1, 5120, (1, 5), True),
         (8, 5120, (8, 5), True),
-        (16, 5120, (16, 5), False),
+        (9, 5120, (9, 3), True),
+        (16, 5120, (16, 2), True),
+        (16, 2816, (16, 2), True),
+        (24, 5120, (24, 1), True),
         (64, 5120, (64, 1), False),
         (16, 2048, (16, 4), False),
         (512, 5120, (512, 1), True),

@@ -18,7 +18,6 @@ from kinfolk_kernels.rms_norm.op import (
     GatedRMSNormArguments,
     RMSNormArguments,
 )
-from kinfolk_kernels.row_outputs import RowOutputs
 
 pytestmark = pytest.mark.interpreter
 
@@ -216,28 +215,6 @@ def test_lanes_that_move_16_bytes_at_once_give_the_same_bits(numbers, monkeypatc
     expected = kernels.gated_rms_norm_rows(*parts, int8=False).values
     monkeypatch.setattr(kernels, "WIDE_ROWS", 1)
     assert torch.equal(kernels.gated_rms_norm_rows(*parts, int8=False).values, expected)
-
-
-@pytest.mark.parametrize(
-    ("rows", "width", "own", "early"),
-    [
-        (1, 5120, 1, True),
-        (8, 5120, 1, True),
-        (9, 5120, 2, True),
-        (16, 5120, 3, True),
-        (16, 2816, 3, True),
-        (24, 5120, 5, True),
-        (16, 2048, 1, False),
-        (300, 2048, 4, False),
-        (600, 2048, 4, True),
-    ],
-)
-def test_few_programs_begin_early(rows, width, own, early):
-    x = torch.zeros(rows, width)
-    launch = kernels.norm(x, (None,), EPS, (RowOutputs(torch.empty_like(x), None),))
-    assert launch.constants["OWN"] == own
-    assert launch.grid[1] * own >= launch.constants["TILES"] > (launch.grid[1] - 1) * own
-    assert launch.early == early
 
 
 @DTYPES
