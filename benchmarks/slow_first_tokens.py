@@ -48,7 +48,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0, help="fewer layers than released")
     parser.add_argument("--prompt", type=int, action="append", help="tokens; default: 16, 128, 512")
     parser.add_argument("--repeats", type=int, default=6, help="blocks of each kind")
-    parser.add_argument("--pause", type=float, default=10.0, help="before each prompt")
+    parser.add_argument(
+        "--pause", type=float, default=10.0, help="before each prompt, in milliseconds"
+    )
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     for shape in options.shape or ("qwen3.5-27b", "qwen3.5-35b-a3b"):

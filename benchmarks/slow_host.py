@@ -24,7 +24,8 @@ PARTS = (
     (Scheduler, "commit"),
     (ModelRunner, "launch"),
     (StepOutputs, "read"),
-    (Engine, "_dispatch"),
+    (Engine, "_note"),
+    (Engine, "_tell"),
 )
 """What the engine's thread does in a step besides waiting."""
 
