@@ -6,9 +6,10 @@
 Needs no GPU. Decodes a position of so many sequences, on a synthetic file of few layers, and
 compiles the Triton launches instead of running them. Prints for each kernel how often a step
 launches it, its grid, warps, registers of a thread, spilled bytes, bytes of shared memory, and of
-its code the instructions, barriers of the program, shuffles, and accesses to shared memory. Many
-barriers in a small kernel mean that its operands are loaded in different layouts, or that it has
-more warps than work. Kernels in CUDA C++ are compiled on GPUs only: shown is what replaces them.
+its code, as it stands, the instructions, barriers of the program, shuffles, and accesses to shared
+memory. Many barriers in a small kernel mean that its operands are loaded in different layouts, or
+that it has more warps than work. Kernels in CUDA C++ are compiled on GPUs only: shown is what
+replaces them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/slow_first_tokens.py [--shape NAME]… [--layers N] [--prompt N]… [--repeats N]
                                            [--pause MILLISECONDS] [--device NAME]
 
-Both are measured on one engine, eight prompts of one kind after eight of the other: two runs of
-``table.py`` differ by more than what is asked, as the first requests of an engine are slower.
+Both are measured on one engine, eight prompts of one kind after eight of the other: first tokens of
+two runs of ``table.py`` differ by a tenth, whatever the host.
 Prints for each number of tokens the median milliseconds to the first token, and slow / plain.
 """
 

@@ -6,8 +6,8 @@
 For example ``kinfolk_kernels.route.triton_backend:MAX_FEW_ROWS=16,64``. Runs cases of ``table.py``
 with the constant's own value and with each of the others, an engine for each, and all of them
 ``--rounds`` times. MODULE is the one that reads the constant; a constant that kernels compile in
-(``tl.constexpr``) cannot be changed. A first run that is not counted warms up the device, which
-otherwise favours the first value by 1 to 2 %. Prints a JSON line for each run.
+(``tl.constexpr``) cannot be changed. A first run is not counted: it differs from later ones by 1 to
+5 %. Prints a JSON line for each run.
 """
 
 from __future__ import annotations
