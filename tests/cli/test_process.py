@@ -66,6 +66,22 @@ def test_exit_codes_reach_the_shell_without_tracebacks(program, arguments, code)
     assert "Traceback" not in done.stderr
 
 
+def test_ctrl_c_ends_with_130_whatever_is_being_imported(tmp_path, monkeypatch):
+    """Imports of torch run strings, which Python ends differently."""
+    hook = """import sys
+class Interrupt:
+    def find_spec(name, path, target=None):
+        if name == "kinfolk.cli.doctor":
+            exec("raise KeyboardInterrupt")
+sys.meta_path.insert(0, Interrupt)
+"""
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = subprocess.run([*KINFOLK, "doctor"], **PIPED)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
 def test_stdin_that_is_not_there_is_an_empty_prompt(program, model):
     done = program("run", "-m", model, stdin=subprocess.DEVNULL)
     assert done.returncode == 2
