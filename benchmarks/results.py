@@ -41,11 +41,11 @@ def staleness(root: Path = ROOT) -> str:
     """The reason why the newest result is not of the current kernels; empty if it is."""
     result = newest(root / "benchmarks" / "results")
     if result is None:
-        return "nothing was measured yet: run .ci/gpu on a machine with a GPU"
+        return "nothing was measured yet: run .ci/gpu table on a machine with a GPU"
     if result["kernels"] != kernels_hash(root):
         return (
             f"kernels/ has changed since the newest result of {result['taken']} "
-            f"(commit {result['commit']}): run .ci/gpu"
+            f"(commit {result['commit']}): run .ci/gpu table"
         )
     return ""
 

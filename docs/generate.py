@@ -28,8 +28,8 @@ SETTINGS_HEAD = """# Settings
 
 Every setting is an environment variable that all commands read; where a command has a flag for it,
 the flag wins. A value that cannot work is an error that names where it came from. Lists are
-separated by commas. A second variable counts where the first is not set; it is that of a program
-which this one may stand in for.
+separated by commas. Where two variables are named, the second is read if the first is not set. It
+belongs to another program, in whose place kinfolk can be started.
 
 | variable | flag | commands with the flag | default | meaning |
 |---|---|---|---|---|

@@ -144,7 +144,7 @@ class ModelHooks:
 
     @hookspec(firstresult=True)
     def swap_experts(self, use: ExpertUse, residency: ExpertResidency) -> ExpertSwaps | None:
-        """Which experts change their bays, between steps, after each harvest of the counters.
+        """Which experts change their bays, between steps, whenever their counters reach the host.
 
         All numbers are integers on the host. A pinned bay keeps its expert, and a bay or an expert
         is in one swap at most. A swap of an expert that is already near does nothing. Default: no

@@ -1,7 +1,7 @@
 """The contract of the hook ``score_chunks``: its argument and its answers.
 
 A sequence may have more chunks than a pool has room for. Chunks with higher scores stay on the
-device, or come back to it. C is the number of sealed chunks: 64 committed positions each.
+device, or come back to it. C is the number of full chunks: 64 committed positions each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEEP: Final = Keep.KEEP
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeys:
-    """Compressed keys of the sealed chunks of a sequence, on the device.
+    """Compressed keys of the full chunks of a sequence, on the device.
 
     ``codes`` uint8 and ``scales`` float16 are what op ``chunk_digest`` has written, for the chosen
     ``layers`` of the model: [places, layers, heads, 64, ...], with those of other sequences too.

@@ -123,9 +123,9 @@ class Settings(BaseSettings):
     )
     activations: Literal["int8", "f16"] = Field(
         "int8",
-        description="activations in a product of up to 16 rows with a packed matrix, of up to 32 "
-        "with packed experts and, on Hopper GPUs, wide matrices: int8 = fastest, f16 = more "
-        "accurate",
+        description="activations in products of few rows: up to 512 with packed experts, up to 16 "
+        "with other packed matrices, on Hopper GPUs up to 32 if a row has more than 4096 numbers: "
+        "int8 = fastest, f16 = more accurate",
     )
     expert_budget: Annotated[float | str, BeforeValidator(budget_of_experts)] = Field(
         "auto",

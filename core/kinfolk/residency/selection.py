@@ -1,6 +1,6 @@
 """Which chunks stay on the device and which come back: pure functions of scores. Torch-free.
 
-Without scores, the last chunks are worth most. A chunk that was sealed after the scores were made
+Without scores, the last chunks are worth most. A chunk that was filled after the scores were made
 is worth more than all that have one: nobody has judged it yet. One that the core's scorer could
 not score has the least of its scores, -1. Of two chunks that are worth the same, the later
 one is worth more.

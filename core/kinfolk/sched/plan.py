@@ -87,7 +87,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Chunks of a sequence to score behind a step: those sealed in ``length`` positions, which were
+    """Chunks of a sequence to score behind a step: those that ``length`` positions fill, which were
     committed before it. ``tokens`` are all that are known when the step is launched, and not to be
     read later; ``resident`` and ``last_used`` of each chunk are those of
     :class:`kinfolk.score_api.ChunkQuery`. ``digests``: the places of compressed keys, -1 = none.

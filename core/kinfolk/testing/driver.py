@@ -30,7 +30,7 @@ Parents = Sequence[int] | None
 class Driver:
     """Runs sequences of one model by explicit steps, and checks integrity after every step.
 
-    Any sealed chunk of a paged sequence may be evicted, even one that the hook ``map_slots`` of the
+    Any full chunk of a paged sequence may be evicted, even one that the hook ``map_slots`` of the
     model would protect.
     ``replays``: steps are padded and captured as the engine's are; on the CPU, a replay runs them
     again.

@@ -2,9 +2,10 @@
 
 The number of rows of the step selects the kernels. The host does not wait for the device.
 
-Far experts are read where they are. Launches order their programs so that those with the same part
-of an expert run side by side: its rows should cost the link one reading. No expert may be absent if
-there is a near bay for each, no far one, and no number of real rows: the map is not looked at then.
+Far experts are read where they are, and over the link again for each row that chose them: steps of
+several rows copy them to landing bays first (``land``), where there are any. No expert may be
+absent if there is a near bay for each, no far one, and no number of real rows: the map is not
+looked at then.
 """
 
 from __future__ import annotations
