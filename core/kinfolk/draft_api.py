@@ -134,6 +134,8 @@ class DraftPlan(Checked):
                 raise ValueError(f"DraftPlan.{name}: {getattr(self, name)} is not in 1..{most}")
         if self.columns < 1:
             raise ValueError(f"DraftPlan.columns: {self.columns} is less than 1")
+        if len(set(self.features)) < len(self.features):
+            raise ValueError(f"DraftPlan.features: {self.features} names a layer twice")
         if self.fill < 0:
             raise ValueError(f"DraftPlan.fill: {self.fill} is no token")
 

@@ -26,6 +26,14 @@ def placement_problem(placement: Placement, stats: ExpertStats, budget: int) -> 
     asked = sum(len(row) * size for row, size in zip(bays, stats.record_bytes, strict=True))
     if asked > budget:
         return f"the records in bays have {asked} bytes, the budget is {budget}"
+    if sum(n * size for n, size in zip(stats.layers, stats.record_bytes, strict=True)) <= budget:
+        # Host memory has not been planned for any.
+        for layer, (experts, row) in enumerate(zip(stats.layers, bays, strict=True)):
+            if len(row) < experts:
+                return (
+                    f"layer {layer} has bays for {len(row)} of {experts} experts, but the budget "
+                    "holds those of all layers"
+                )
     return ""
 
 

@@ -158,7 +158,13 @@ class ModelHookCaller:
 
     def allocate_cache(self, config: Any, limits: StateLimits) -> StatePlan:
         """The state of a sequence of this model."""
-        return cast(StatePlan, self._ask("allocate_cache", config=config, limits=limits))
+        plan = cast(StatePlan, self._ask("allocate_cache", config=config, limits=limits))
+        if len(plan.layers) != config.layers:
+            raise HookValueError(
+                f"hook allocate_cache: state of {len(plan.layers)} layers, the model has "
+                f"{config.layers}; {self._order('allocate_cache')}"
+            )
+        return plan
 
     def build_graph(self, model: Model, shape: GraphShape) -> StepFn:
         """The function that runs a step of this shape."""
@@ -208,7 +214,10 @@ class ModelHookCaller:
 
     def verify(self, step: VerifyStep, draft: Draft, sampling: RowSampling) -> Kept:
         """Which drafted rows are kept, and the token after them."""
-        return cast(Kept, self._ask("verify", step=step, draft=draft, sampling=sampling))
+        kept = cast(Kept, self._ask("verify", step=step, draft=draft, sampling=sampling))
+        if problem := kept.problem(step):
+            raise HookValueError(f"hook verify: {problem}; {self._order('verify')}")
+        return kept
 
     # -- who is asked
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -130,11 +131,14 @@ def find(wanted: Sequence[str] | None) -> tuple[PluginRecord, ...]:
                 f"installed plugins: {', '.join(groups) or 'none'}"
             )
     names: dict[str, str] = {}
-    return tuple(
-        _selected(record, wanted, names.setdefault(record.module, record.name))
-        for group in groups.values()
-        for record in _same_name(group)
-    )
+    records = []
+    for group in groups.values():
+        for record in _same_name(group):
+            selected = _selected(record, wanted, names.get(record.module, record.name))
+            if selected.status == "ok":
+                names[record.module] = record.name
+            records.append(selected)
+    return tuple(records)
 
 
 def _installed() -> Iterator[PluginRecord]:
@@ -174,7 +178,7 @@ def _same_name(records: list[PluginRecord]) -> list[PluginRecord]:
 
 
 def _selected(record: PluginRecord, wanted: Sequence[str] | None, first: str) -> PluginRecord:
-    """The record, skipped if it is not to be loaded; ``first`` has the same module."""
+    """The record, skipped if it is not to be loaded; ``first`` is loaded from the same module."""
     if wanted is not None and record.name not in wanted:
         return replace(record, status="skipped", reason="not named in KINFOLK_PLUGINS")
     if record.status == "ok" and record.name == CORE:
@@ -240,10 +244,10 @@ def _collect(
     for implementation in found:
         hook, call = implementation.hook, partial(_registered, implementation)
         values = ask("", hook, call, passing=(PluginError,))
-        names = [KINDS[hook].names(value) for value in values]
-        for index, mine in enumerate(names):
-            if mine in names[:index]:
-                raise PluginError(f"{hook} returned the name {values[index].name!r} twice")
+        names = Counter(name for value in values for name in KINDS[hook].names(value))
+        for name, count in names.items():
+            if count > 1:
+                raise PluginError(f"{hook} returned the name {name!r} twice")
         # What fails in the core is no plugin's fault, and keeps its own errors.
         kept = values if record.name == CORE else [guarded(one, record.source) for one in values]
         items = tuple(Provided(value, record.name, record.source) for value in kept)

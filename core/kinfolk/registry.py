@@ -23,6 +23,7 @@ from kinfolk.errors import (
 )
 from kinfolk.guarded import GuardedCommand, GuardedFamily
 from kinfolk.loader import CORE, KINDS, PluginRecord, Provided, find, load
+from kinfolk.quant.formats import QuantFormats
 from kinfolk.version import __version__
 
 if TYPE_CHECKING:
@@ -111,6 +112,10 @@ class Registry:
                 {claim: tuple(item.source for item in items) for claim, items in clashes.items()}
             ),
         )
+
+    def formats(self) -> QuantFormats:
+        """The block formats of the core and of plugins."""
+        return QuantFormats([provided.value for provided in self.quant_formats])
 
     # -- diagnosis
 

@@ -107,3 +107,18 @@ class Kept:
         devices = {str(tensor.device) for tensor in (self.path, self.n_keep, self.next)}
         if len(devices) > 1:
             raise ValueError(f"the tensors of Kept are on {' and '.join(sorted(devices))}")
+
+    def problem(self, step: VerifyStep) -> str:
+        """Why this cannot be the answer for ``step``; empty if it can. Reads no number."""
+        if self.path.shape != step.rows.shape:
+            return f"Kept.path is {list(self.path.shape)}, the rows are {list(step.rows.shape)}"
+        device = step.logits.device
+        if self.path.device != device:
+            return f"the tensors of Kept are on {self.path.device}, the logits on {device}"
+        finite, rows = self.finite, step.logits.shape[0]
+        if finite is None:
+            return ""
+        kind = str(getattr(finite, "dtype", type(finite).__name__))
+        if kind != "torch.bool" or list(finite.shape) != [rows] or finite.device != device:
+            return f"Kept.finite is no bool tensor [{rows}] on {device}"
+        return ""

@@ -6,9 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinfolk.engine import preparing
 from kinfolk.engine.expert_plan import (
     LANDING_SHARE,
     ExpertPlan,
@@ -297,3 +299,16 @@ def test_a_plan_of_a_file_has_parts_for_bays_and_homes(cases, registry):
     )
     assert "experts" not in whole.memory.parts
     assert parts["weights"] < whole.memory.parts["weights"]
+
+
+def test_homes_of_experts_are_taken_from_free_host_memory_once(cases, registry, monkeypatch):
+    """What is left of it is for checkpoints that leave the device."""
+    free = 10 * 2**30
+    place = torch.device("cuda"), torch.float32, 2**34
+    monkeypatch.setattr(preparing, "_place", lambda settings, there: place)
+    monkeypatch.setattr(preparing, "host_memory", lambda: free)
+    settings = load_settings(context=64, slots=1, expert_budget="50%")
+    ready = prepare_model(cases / "qwen35moe.gguf", settings, registry)
+    homes = ready.experts.host_bytes
+    assert homes > 0
+    assert ready.memory.limits.host_bytes == (free - homes) // 4

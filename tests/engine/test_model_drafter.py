@@ -20,7 +20,7 @@ from kinfolk.engine import drafting, score
 from kinfolk.engine.buckets import MAX_VERIFY_ROWS
 from kinfolk.engine.executor import EagerExecutor
 from kinfolk.engine.loading import load_model
-from kinfolk.errors import SettingsError, UnsupportedModelError
+from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
 from kinfolk.sched.request import FinishReason, Request, Sampling
 from kinfolk.settings import load_settings
 from kinfolk.spec.sampling import sample
@@ -504,11 +504,20 @@ def test_errors_name_file_and_numbers(drafted, text, load, drafters, cases, tmp_
         ({"feature": 61}, {}, UnsupportedModelError, "layer 61, the model has 5 layers"),
         ({"target_width": 999}, {}, UnsupportedModelError, "rows of 999, the model has"),
         ({"vocabulary": 99}, {}, UnsupportedModelError, "a vocabulary of 99, the model has"),
+        ({"fill": 10**6}, {}, UnsupportedModelError, "fills blocks with token 1000000, the model"),
+        (
+            {"shared": 1},
+            {},
+            UnsupportedModelError,
+            "its state cannot follow the model's",
+        ),
         ({"depth": 3}, {"width": 4}, SettingsError, "--draft-tokens 4: .* at most 3 tokens"),
     ):
         with pytest.raises(kind, match=words) as found:
             drafted(futures, **options, **keys)
         assert "draft.gguf" in str(found.value)
+    with pytest.raises(PluginError, match=r"drafter 'oracle'.*: \(0, 0\) names a layer twice"):
+        drafted(futures, feature=0)
     with pytest.raises(SettingsError, match=r"absent\.gguf: there is no such file"):
         load(registry=drafters, draft_model=tmp_path / "absent.gguf")
     with pytest.raises(SettingsError, match=r"qwen35\.gguf: architecture 'qwen35' is a model, not"):

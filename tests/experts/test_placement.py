@@ -101,6 +101,14 @@ def test_a_placement_that_cannot_be_used_names_the_policy(placement, problem):
         caller_with(placement).place_experts(ExpertStats((4, 4), None, (2, 3)), 9)
 
 
+def test_where_all_experts_fit_each_has_a_bay():
+    """Nothing is planned for homes then."""
+    stats = ExpertStats((4, 4), None, (2, 3))
+    problem = "layer 1 has bays for 3 of 4 experts, but the budget holds those of all layers"
+    with pytest.raises(HookValueError, match=f"hook place_experts: {problem}.*policy 'p'"):
+        caller_with(Placement((tuple(range(4)), (0, 1, 2)))).place_experts(stats, 20)
+
+
 def test_as_many_bytes_and_pinned_bays_as_there_are_is_a_placement():
     placement = Placement(((0, 1), (3,)), (2, 1))
     answer = caller_with(placement).place_experts(ExpertStats((4, 4), None, (3, 3)), 9)

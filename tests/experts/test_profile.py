@@ -99,6 +99,15 @@ def test_a_damaged_field_is_named(saved, name, value):
         ExpertProfile.load(saved, "model-a", LAYERS)
 
 
+def test_a_count_that_no_counter_can_reach_is_refused(saved):
+    profile = ExpertProfile(saved.with_name("huge.json"), "model-a", LAYERS)
+    profile.add(COUNTS, 12)
+    profile.add(((2**63 - 3, 0, 0), (), (0, 0)), 0)
+    profile.save()
+    with pytest.raises(SettingsError, match="'counts': layer 0 has 9223372036854775810 where"):
+        ExpertProfile.load(profile.path, "model-a", LAYERS)
+
+
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_file_is_refused_or_says_the_same(saved, data):

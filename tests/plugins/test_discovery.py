@@ -148,6 +148,14 @@ def test_a_second_name_for_a_loaded_module_is_skipped(site, discover):
     assert records["emmet"].reason == "names the same module as plugin 'ant'"
 
 
+def test_the_name_that_was_asked_for_is_loaded_whatever_others_its_module_has(site, discover):
+    site("ant", "kinfolk-ant", "", module="site_ant")
+    site("emmet", "kinfolk-ant", None, module="site_ant")
+    records = {record.name: record for record in discover(plugins=("emmet",)).records}
+    assert (records["ant"].status, records["emmet"].status) == ("skipped", "ok")
+    assert records["ant"].reason == "not named in KINFOLK_PLUGINS"
+
+
 def test_a_distribution_that_another_shadows_is_not_read(site, tmp_path, monkeypatch, discover):
     site("ant", "kinfolk-ant", "", module="site_ant", version="2.0")
     older = tmp_path / "older"

@@ -17,6 +17,7 @@ from kinfolk.plans import WeightPlan
         ({"depth": 64}, r"DraftPlan\.depth: 64 is not in 1\.\.63"),
         ({"columns": 0}, r"DraftPlan\.columns: 0 is less than 1"),
         ({"fill": -1}, r"DraftPlan\.fill: -1 is no token"),
+        ({"features": (1, 3, 1)}, r"DraftPlan\.features: \(1, 3, 1\) names a layer twice"),
         ({"features": [1]}, r"DraftPlan\.features: Input should be a valid tuple"),
     ],
 )

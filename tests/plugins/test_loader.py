@@ -248,6 +248,16 @@ def test_a_bad_value_is_refused_with_its_place(record_of, value, reason):
     assert reason in record.reason
 
 
+def test_two_formats_of_one_type_are_the_mistake_of_their_plugin(record_of):
+    formats = "[QuantFormat(name, 1001, 32, 6, 'm:f') for name in ('SIGNS', 'SIGNS2')]"
+    record = record_of(
+        "from kinfolk.descriptors import QuantFormat\n"
+        f"@hookimpl\ndef register_quant_formats():\n    return {formats}"
+    )
+    assert record.status == "failed"
+    assert "register_quant_formats returned the name 'type 1001' twice" in record.reason
+
+
 def test_an_exception_in_a_hook_is_reported_with_its_place(record_of):
     record = record_of(REGISTER.format(arguments="", value="[][0]"))
     assert record.status == "failed"

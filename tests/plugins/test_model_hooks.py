@@ -11,9 +11,11 @@ from kinfolk import hookimpl
 from kinfolk.errors import CapacityError, HookValueError, PluginError
 from kinfolk.hooks import UNANSWERED, CoreHooks, HookProvider, ModelHookCaller, family_provider
 from kinfolk.plans import Codec, Paged, PoolRule, Section, SlotMapping, StatePlan
-from kinfolk.verify_api import Kept
+from kinfolk.verify_api import Kept, VerifyStep
 
+CONFIG = SimpleNamespace(layers=1)
 SHAPE = SimpleNamespace(kind="decode", rows=1, sequences=1)
+STEP = VerifyStep(torch.zeros(1, 3), torch.zeros(1, 2, dtype=torch.int64))
 
 
 def kept(rows=1, width=2):
@@ -63,7 +65,7 @@ class Wraps:
 
 
 def ask(caller):
-    return caller.verify(step=1, draft=2, sampling=3)
+    return caller.verify(step=STEP, draft=2, sampling=3)
 
 
 # -- order ----------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def test_arguments_arrive_by_name_and_may_be_left_out():
             return kept()
 
     ask(ModelHookCaller(HookProvider("family", Looks()), []))
-    assert seen == {"step": 1, "sampling": 3}
+    assert seen == {"step": STEP, "sampling": 3}
 
 
 def test_the_core_runs_the_model_as_built_unless_someone_has_a_better_step():
@@ -139,11 +141,11 @@ def test_the_last_chunk_of_a_sequence_always_stays(state_plan, limits):
 def test_policies_can_be_added_to_a_caller_that_has_answered(state_plan, limits):
     family = Says(state_plan)
     alone = ModelHookCaller(HookProvider("family", family))
-    assert alone.allocate_cache(None, limits) is state_plan
+    assert alone.allocate_cache(CONFIG, limits) is state_plan
     other = StatePlan((Paged((Section("k", 3, 8),)),))
     both = alone.with_policies([HookProvider("p", Says(other))])
-    assert both.allocate_cache(None, limits) is other
-    assert alone.allocate_cache(None, limits) is state_plan
+    assert both.allocate_cache(CONFIG, limits) is other
+    assert alone.allocate_cache(CONFIG, limits) is state_plan
     assert [provider.label for provider in both.providers] == ["p", "family", "core"]
 
 
@@ -185,9 +187,9 @@ def test_two_loaded_models_never_see_each_others_hooks(state_plan, limits):
     second = ModelHookCaller(
         HookProvider("family two", two), None, [HookProvider("p", Wraps(lambda v: v))]
     )
-    assert first.allocate_cache(None, limits) is state_plan
+    assert first.allocate_cache(CONFIG, limits) is state_plan
     assert (len(one.log), len(two.log)) == (1, 0)
-    assert second.allocate_cache(None, limits) is other_plan
+    assert second.allocate_cache(CONFIG, limits) is other_plan
     assert (len(one.log), len(two.log)) == (1, 1)
     assert first.asked("verify") == ("family one",)
     assert second.asked("verify") == ("p", "family two")
@@ -251,7 +253,7 @@ def test_a_wrapper_changes_one_codec_of_the_familys_plan(state_plan, limits):
         HookProvider("family", Says(state_plan)), None, [HookProvider("p", Squeezes())]
     )
     codecs = [
-        section.codec.format for section in caller.allocate_cache(None, limits).layers[0].sections
+        section.codec.format for section in caller.allocate_cache(CONFIG, limits).layers[0].sections
     ]
     assert codecs == ["q8_0", "bf16"]
 
@@ -269,7 +271,8 @@ def test_the_first_policys_wrapper_is_the_outermost():
         [],
         [HookProvider("outer", Wraps(adds(1))), HookProvider("inner", Wraps(adds(2)))],
     )
-    assert ask(caller).path.tolist() == [[0, 2, 1]]
+    step = VerifyStep(torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.int64))
+    assert caller.verify(step=step, draft=2, sampling=3).path.tolist() == [[0, 2, 1]]
 
 
 # -- blame ----------------------------------------------------------------------------------------
@@ -309,13 +312,40 @@ def test_an_answer_of_another_type_is_refused_by_every_hook(state_plan, limits):
 
     caller = ModelHookCaller(HookProvider("family 'f'", Seven()))
     for ask_hook, kind in (
-        (lambda: caller.allocate_cache(None, limits), "kinfolk.plans.StatePlan"),
+        (lambda: caller.allocate_cache(CONFIG, limits), "kinfolk.plans.StatePlan"),
         (lambda: caller.build_graph(None, SHAPE), "collections.abc.Callable"),
         (lambda: caller.map_slots(state_plan, limits), "kinfolk.plans.SlotMapping"),
         (lambda: caller.place_experts(None, 1), "kinfolk.plans.Placement"),
     ):
         with pytest.raises(HookValueError, match=f"family 'f' returned .* which is no {kind};"):
             ask_hook()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (kept(2, 2), r"Kept\.path is \[2, 2\], the rows are \[1, 2\]"),
+        (kept(0, 2), r"Kept\.path is \[0, 2\], the rows are \[1, 2\]"),
+        (kept(1, 1), r"Kept\.path is \[1, 1\], the rows are \[1, 2\]"),
+        (kept(1, 3), r"Kept\.path is \[1, 3\], the rows are \[1, 2\]"),
+        (dataclasses.replace(kept(), finite=torch.ones(2, dtype=torch.bool)), "no bool tensor"),
+        (dataclasses.replace(kept(), finite=torch.ones(1)), r"no bool tensor \[1\] on cpu"),
+    ],
+)
+def test_what_was_kept_of_other_rows_than_the_steps_is_refused(answer, words):
+    """Kernels would read beyond the tensors."""
+    caller = ModelHookCaller(HookProvider("family 'f'", Says(answer)))
+    with pytest.raises(HookValueError, match=f"hook verify: .*{words}.*family 'f'"):
+        ask(caller)
+
+
+def test_state_of_more_or_fewer_layers_than_the_model_has_is_refused(state_plan, limits):
+    caller = ModelHookCaller(HookProvider("family 'f'", Says(state_plan)))
+    for layers in (0, 2):
+        with pytest.raises(
+            HookValueError, match=rf"state of 1 layers, the model has {layers}; .*'f'"
+        ):
+            caller.allocate_cache(SimpleNamespace(layers=layers), limits)
 
 
 def test_falsy_values_are_answers_and_not_a_refusal():
@@ -348,7 +378,7 @@ def test_a_wrapper_that_forgets_to_return_is_blamed():
 
 def test_no_answer_at_all_says_who_must_give_one(limits):
     with pytest.raises(HookValueError) as caught:
-        ModelHookCaller(HookProvider("family 'f'", object())).allocate_cache(None, limits)
+        ModelHookCaller(HookProvider("family 'f'", object())).allocate_cache(CONFIG, limits)
     assert str(caught.value) == (
         "hook allocate_cache: no answer; it has no implementation. family 'f' must implement it, "
         "because the core has no default"
@@ -356,7 +386,7 @@ def test_no_answer_at_all_says_who_must_give_one(limits):
     with pytest.raises(HookValueError, match="asked in this order: policy 'p', family 'f'"):
         ModelHookCaller(
             HookProvider("family 'f'", Says(None)), None, [HookProvider("policy 'p'", Says(None))]
-        ).allocate_cache(None, limits)
+        ).allocate_cache(CONFIG, limits)
 
 
 def test_an_exception_names_the_plugin_and_keeps_its_cause():

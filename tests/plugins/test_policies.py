@@ -1,6 +1,7 @@
 """Policies: enabled by name, created for one model, refused when they cannot work."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,11 +220,12 @@ def test_a_third_partys_family_and_policy_work_together(toy_site, monkeypatch, i
         monkeypatch.delitem(sys.modules, name)
     registry = Registry.discover(load_settings(plugins=("toy",)))
     family = registry.family_for("toy")
+    config = SimpleNamespace(layers=1)
     caller = ModelHookCaller(family_provider(family, {"layers": 1}))
-    plan = caller.allocate_cache(None, limits)
+    plan = caller.allocate_cache(config, limits)
     assert plan.windows == (None,)
     caller = caller.with_policies(policy_providers(registry, ("frugal",), info))
-    assert caller.allocate_cache(None, limits).windows == (info.context // 2,)
+    assert caller.allocate_cache(config, limits).windows == (info.context // 2,)
     assert caller.asked("allocate_cache") == (
         "policy 'frugal' of plugin 'toy' (kinfolk-toy 1.2)",
         "family 'toy' of plugin 'toy' (kinfolk-toy 1.2)",

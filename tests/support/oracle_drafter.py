@@ -23,6 +23,7 @@ from kinfolk.plans import (
     Recurrent,
     RecurrentTensor,
     Section,
+    Shared,
     WeightPlan,
     WeightSpec,
 )
@@ -96,12 +97,14 @@ def prepare(file, facts):
         state=(
             Paged((Section("token", 1, 4, codec),), config.window),
             Recurrent((RecurrentTensor("seen", (2,)),)),
+            *(Shared(layer) for layer in range(number("shared", 0))),
         ),
         features=(number("feature", layers - 1), 0),
         final=True,
         block=depth + 1,
         depth=depth,
         columns=columns,
+        fill=number("fill", 0),
         width=number("target_width", 0) or None,
         vocabulary=number("vocabulary", 0) or None,
         config=config,

@@ -73,13 +73,12 @@ def convert(
     from kinfolk.convert.driver import convert as convert_model
     from kinfolk.convert.driver import convert_drafter
     from kinfolk.convert.find import DrafterConverter
-    from kinfolk.quant.formats import QuantFormats
 
     with ProgressBar("converting") as progress:
         options: dict[str, Any] = {
             "outtype": outtype,
             "families": families,
-            "formats": QuantFormats([provided.value for provided in registry.quant_formats]),
+            "formats": registry.formats(),
             "name": name,
             "overwrite": overwrite,
             "progress": progress,

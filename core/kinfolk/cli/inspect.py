@@ -55,9 +55,8 @@ def inspect(
     settings = read_settings(ctx)
     registry = discover(settings)
     from kinfolk.gguf.file import GGUFFile
-    from kinfolk.quant.formats import QuantFormats
 
-    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    formats = registry.formats()
     with GGUFFile.open(model_path(model, registry), formats.tensor_types()) as file:
         report = describe(file, registry, settings)
         report["drafters"] = _drafters(file, registry, settings, formats)

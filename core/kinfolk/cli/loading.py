@@ -137,14 +137,13 @@ def check_model(
     from kinfolk.engine.preparing_drafters import named_drafters
     from kinfolk.gguf.file import GGUFFile
     from kinfolk.ops.binding import Ops
-    from kinfolk.quant.formats import QuantFormats
 
     refuse_missing_device(settings.device)
     for name in settings.policy:
         registry.policy(name)
     named_drafters(settings, registry)
     Ops([provided.value for provided in registry.op_backends], settings.op)
-    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    formats = registry.formats()
     with GGUFFile.open(path, formats.tensor_types()) as file:
         registry.family_for(file.metadata.architecture, settings.model_family)
         (need or Requirements()).check(file, settings)

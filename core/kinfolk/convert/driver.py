@@ -26,7 +26,7 @@ from kinfolk.errors import (
     PluginError,
     UnsupportedModelError,
 )
-from kinfolk.gguf.file_types import MIXES, TypeMix, choose_types
+from kinfolk.gguf.file_types import MIXES, UNKNOWN_FILE_TYPE, TypeMix, choose_types
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor, Progress, check_target
 from kinfolk.guarded import who_is
@@ -118,7 +118,7 @@ def convert_drafter(
     mix = _mix(outtype, formats)
     with HFCheckpoint(directory) as checkpoint:
         drafter, conversion = find_conversion(checkpoint, drafters, "drafter")
-        tokenizer = dict(target_tokenizer(target, families))
+        tokenizer = dict(target_tokenizer(target, families, formats))
         _check_vocabulary(conversion, checkpoint, tokenizer, target)
         writing = _Writing(checkpoint, drafter.who, conversion, mix, formats, name)
         writing.check()
@@ -192,10 +192,14 @@ class _Writing:
         return Converted(path, name, path.stat().st_size, self.parameters.total, types)
 
 
-def outtypes(formats: QuantFormats | None = None) -> tuple[str, ...]:
-    """The mixes whose every type can be written."""
-    formats = formats or QuantFormats()
-    return tuple(name for name in MIXES if _writable(MIXES[name], formats))
+def outtypes(formats: QuantFormats | None = None) -> Mapping[str, TypeMix]:
+    """The mixes whose every type can be written, by name; a format that is in none of the core's
+    is one of its own."""
+    writable = {format_.name for format_ in formats or QuantFormats() if format_.quantize}
+    found = {name: mix for name, mix in MIXES.items() if {mix.base, mix.output} <= writable}
+    for kind in sorted(writable - {mix.base for mix in MIXES.values()}):
+        found.setdefault(kind.lower(), TypeMix(kind.lower(), UNKNOWN_FILE_TYPE, kind, kind))
+    return found
 
 
 def _check_readable(family: Family, keys: Mapping[str, object], path: Path) -> None:
@@ -227,12 +231,7 @@ def _mix(outtype: str, formats: QuantFormats) -> TypeMix:
     possible = outtypes(formats)
     if outtype.lower() not in possible:
         raise ConversionError(f"unknown --outtype {outtype!r}; choose one of {', '.join(possible)}")
-    return MIXES[outtype.lower()]
-
-
-def _writable(mix: TypeMix, formats: QuantFormats) -> bool:
-    known = {format_.name for format_ in formats if format_.quantize}
-    return {mix.base, mix.output} <= known
+    return possible[outtype.lower()]
 
 
 def _plan(conversion: Conversion, mix: TypeMix, formats: QuantFormats) -> Mapping[str, QuantFormat]:
@@ -241,6 +240,7 @@ def _plan(conversion: Conversion, mix: TypeMix, formats: QuantFormats) -> Mappin
         ((recipe.name, recipe.shape) for recipe in conversion.tensors),
         mix.overridden(conversion.type_overrides),
         group=conversion.group,
+        blocks=formats.blocks(),
     )
     return {name: formats.named(kind) for name, kind in chosen.items()}
 

@@ -11,13 +11,16 @@ from kinfolk.convert.find import find_conversion
 from kinfolk.descriptors import Family
 from kinfolk.errors import ConversionError
 from kinfolk.gguf.file import GGUFFile
+from kinfolk.quant.formats import QuantFormats
 from kinfolk.text.vocabulary import TOKENS
 
 _PREFIX: Final = "tokenizer."
 _TEMPLATE: Final = "tokenizer.chat_template"
 
 
-def target_tokenizer(target: Path, families: Iterable[Family]) -> Mapping[str, object]:
+def target_tokenizer(
+    target: Path, families: Iterable[Family], formats: QuantFormats
+) -> Mapping[str, object]:
     """The ``tokenizer.*`` keys of a model, without chat templates.
 
     ``target`` is a GGUF file, or a Hugging Face directory that one of the families converts.
@@ -28,7 +31,7 @@ def target_tokenizer(target: Path, families: Iterable[Family]) -> Mapping[str, o
             _, conversion = find_conversion(checkpoint, families)
             keys = dict(conversion.tokenizer(target))
     elif target.is_file():
-        with GGUFFile.open(target) as file:
+        with GGUFFile.open(target, formats.tensor_types()) as file:
             meta = file.metadata
             keys = {key: meta.value(key) for key in meta if key.startswith(_PREFIX)}
     else:

@@ -14,6 +14,7 @@ from kinfolk.gguf.file import GGUFFile
 from kinfolk.gguf.metadata import Metadata
 from kinfolk.ops.binding import Ops
 from kinfolk.plans import PoolRule, ScoredLayers, Section, StatePlan
+from kinfolk.quant.formats import QuantFormats
 from kinfolk.settings import Settings
 from kinfolk.state.cache_salt import model_hash
 from kinfolk.state.geometry import chunks_for
@@ -100,6 +101,7 @@ def choose_scorer(
     device: torch.device,
     dtype: torch.dtype,
     drafts: bool,
+    formats: QuantFormats,
     rule: PoolRule,
 ) -> CoreScorer | ReadingScorer | None:
     """What the settings ask for; ``trunk`` is the state of a model without its drafter's.
@@ -113,7 +115,7 @@ def choose_scorer(
     if policy == "lru":
         return None
     if policy == "drafter":
-        return ReadingScorer(_file_hash(settings))
+        return ReadingScorer(_file_hash(settings, formats))
     try:
         keys = _keys(trunk, rule)
         _require_ops(ops, keys, device, dtype)
@@ -136,11 +138,11 @@ def choose_scorer(
     )
 
 
-def _file_hash(settings: Settings) -> str:
+def _file_hash(settings: Settings, formats: QuantFormats) -> str:
     path = settings.kvflash_drafter
     if path is None:
         return ""
-    with GGUFFile.open(path.expanduser()) as file:
+    with GGUFFile.open(path.expanduser(), formats.tensor_types()) as file:
         return model_hash(file)
 
 

@@ -207,6 +207,9 @@ def place(
         return ExpertPlan(sizes, Placement(((),) * len(sizes.layers)), swap)
     room = sizes.total if budget is None else budget
     placement, landing = with_landing(sizes, room, ask, beside)
+    if budget is None and profile is None:
+        # There are no records that could be in order: stacks stay as they are read.
+        placement = Placement(tuple(tuple(range(experts)) for experts in sizes.layers))
     if profile is not None and not swap:
         # Steps count uses as they fetch, and what is pinned stays.
         placement = replace(placement, pinned=tuple(map(len, placement.bays)))

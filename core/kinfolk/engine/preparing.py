@@ -115,7 +115,7 @@ def prepare_model(
     Raises :class:`ModelFormatError`, :class:`UnsupportedModelError`, :class:`SettingsError` or
     :class:`CapacityError`.
     """
-    formats = QuantFormats([provided.value for provided in registry.quant_formats])
+    formats = registry.formats()
     file = GGUFFile.open(path, formats.tensor_types())
     family = registry.family_for(file.metadata.architecture, settings.model_family)
     config = family.read_config(file.metadata)
@@ -209,7 +209,8 @@ def _with_experts(
     def divide(bays: int | None, homes: int) -> tuple[MemoryPlan, ResidencyRules | None]:
         free = host_free if is_host else max(0, host_free - homes)
         taken = nbytes(weights if bays is None else core, file.inventory)
-        part = partial(parted, weights=taken, experts=bays, homes=homes, host_free=free)
+        # Of what is free, the plan itself subtracts the homes.
+        part = partial(parted, weights=taken, experts=bays, homes=homes, host_free=host_free)
         return plan_state(part, free)
 
     records = ExpertRecords(layers, tuple(found.get(layer, 0) for layer in indices))
@@ -249,7 +250,8 @@ def _core_scorer(
     drafters: PreparedDrafters,
 ) -> ChooseScorer:
     ops = _ops(registry, settings, device)  # which binds what it tries
-    asked = (settings, trunk, file.metadata, ops, device, dtype, drafters.drafts)
+    formats = registry.formats()
+    asked = (settings, trunk, file.metadata, ops, device, dtype, drafters.drafts, formats)
     return partial(choose_scorer, *asked)
 
 

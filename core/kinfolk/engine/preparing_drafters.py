@@ -339,9 +339,19 @@ def _check(plan: DraftPlan, file: GGUFFile, facts: TargetFacts) -> None:
             raise UnsupportedModelError(
                 f"{where}: it is made for {what} {made_for}, the model has {there}"
             )
+    if plan.block > 1 and plan.fill >= config.vocabulary:
+        raise UnsupportedModelError(
+            f"{where}: it fills blocks with token {plan.fill}, the model has {config.vocabulary}"
+        )
     if file.path != facts.path:
         _check_tokens(file, facts, where)
-    pool_layouts(StatePlan((*facts.state.layers, *plan.state)))  # raises if it cannot be stored
+    try:
+        state = StatePlan((*facts.state.layers, *plan.state))
+    except ValueError as error:
+        raise UnsupportedModelError(
+            f"{where}: its state cannot follow the model's: {error}"
+        ) from None
+    pool_layouts(state)  # raises if it cannot be stored
 
 
 def _check_tokens(file: GGUFFile, facts: TargetFacts, where: str) -> None:

@@ -109,7 +109,8 @@ class PromptScorer:
         If the model ``beside`` is of the same file, both have its weights. Raises as
         :func:`kinfolk.engine.preparing.prepare_model` does."""
         first = None if beside is None or not beside.is_of(path) else beside.loaded.source
-        own = _own_settings(path, settings, None if first is None else first.ready, chunks=chunks)
+        planned = None if first is None else first.ready
+        own = _own_settings(path, settings, registry, planned, chunks=chunks)
         there = 0 if first is None else first.ready.memory.parts[WEIGHTS]
         ready = prepare_model(path, own, registry, there=there)
         # Slices of a text whose end is not known attend to all keys.
@@ -224,13 +225,14 @@ def planned_beside(settings: Settings, registry: Registry) -> tuple[dict[str, in
     usable = usable_memory(choose_device(settings.device), settings.memory)
     first, left = None, settings
     if options is not None:
-        first = _planned(options.drafter, _own_settings(options.drafter, settings), registry)
+        own = _own_settings(options.drafter, settings, registry)
+        first = _planned(options.drafter, own, registry)
         taken["prompts"] = _nbytes(first)
         left = _with_memory(settings, usable - taken["prompts"])
     if chunks is not None:
         if first is not None and first.file.path.resolve() != chunks.resolve():
             first = None
-        own = _own_settings(chunks, left, first, chunks=True)
+        own = _own_settings(chunks, left, registry, first, chunks=True)
         there = 0 if first is None else first.memory.parts[WEIGHTS]
         taken["chunks"] = _nbytes(_planned(chunks, own, registry, there)) - there
         left = _with_memory(settings, usable - sum(taken.values()))
@@ -242,7 +244,12 @@ def _with_memory(settings: Settings, nbytes: int) -> Settings:
 
 
 def _own_settings(
-    path: Path, settings: Settings, first: Prepared | None = None, *, chunks: bool = False
+    path: Path,
+    settings: Settings,
+    registry: Registry,
+    first: Prepared | None = None,
+    *,
+    chunks: bool = False,
 ) -> Settings:
     """The settings of a model that scores prompts: one text at a time, of which nothing is kept. Or
     with ``chunks``: as many sequences of as many positions as the model that answers. ``first``:
@@ -250,7 +257,7 @@ def _own_settings(
     context, slots = SCORED_POSITIONS, 1
     if chunks:
         context, slots = settings.context or DEFAULT_CONTEXT, settings.slots
-    with GGUFFile.open(path) as file:
+    with GGUFFile.open(path, registry.formats().tensor_types()) as file:
         key = f"{file.metadata.architecture}.context_length"
         if key in file.metadata:
             context = min(context, file.metadata.integer(key))

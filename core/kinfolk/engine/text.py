@@ -16,7 +16,7 @@ def open_text(
     path: Path, settings: Settings, registry: Registry
 ) -> tuple[Tokenizer, ChatTemplate | None, ChatFormat]:
     """Tokenizer, chat template (``None`` if the file has none) and chat format of a file."""
-    with GGUFFile.open(path) as file:
+    with GGUFFile.open(path, registry.formats().tensor_types()) as file:
         meta = file.metadata
         family = registry.family_for(meta.architecture, settings.model_family)
         chat_format = family.chat(meta)

@@ -201,7 +201,7 @@ def _shape_problem(counts: Sequence[Sequence[int]], layers: tuple[int, ...]) -> 
     for layer, (row, experts) in enumerate(zip(counts, layers, strict=True)):
         if len(row) != experts:
             return f"layer {layer} has {len(row)} experts, the model's has {experts}"
-        if wrong := [value for value in row if type(value) is not int or value < 0]:
+        if wrong := [n for n in row if type(n) is not int or not 0 <= n < 2**63]:
             return f"layer {layer} has {wrong[0]!r} where a count belongs"
     return ""
 

@@ -163,17 +163,24 @@ MIXES: Final = _by_name(
 )
 """Mixes by the name used in ``--outtype``; ``general.file_type`` as in llama.cpp."""
 
+UNKNOWN_FILE_TYPE: Final = 1024
+"""``general.file_type`` of a mix that has no number in llama.cpp (``LLAMA_FTYPE_GUESSED``)."""
+
 
 # -- choosing -------------------------------------------------------------------------------------
 
 
 def choose_types(
-    tensors: Iterable[tuple[str, Shape]], mix: TypeMix, *, group: int = 1
+    tensors: Iterable[tuple[str, Shape]],
+    mix: TypeMix,
+    *,
+    group: int = 1,
+    blocks: Mapping[str, int] = _BLOCK,
 ) -> dict[str, str]:
     """Tensor name -> type name.
 
     ``tensors`` are (name, shape in torch order) in the order of layers. ``group`` is the number of
-    query heads that share a key head.
+    query heads that share a key head, ``blocks`` the numbers in a block of each type.
     """
     shapes = dict(tensors)
     values = [name for name in shapes if _local(name) in _VALUES - set(mix.overrides)]
@@ -193,7 +200,7 @@ def choose_types(
         return mix.attention_output if local == "attn_output.weight" else ""
 
     return {
-        name: type_for_row(preferred_type(name) or mix.base, shape[-1])
+        name: type_for_row(preferred_type(name) or mix.base, shape[-1], blocks)
         if is_matrix(name, shape)
         else "F32"
         for name, shape in shapes.items()
@@ -215,12 +222,12 @@ def layer_of(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def type_for_row(kind: str, row: int) -> str:
+def type_for_row(kind: str, row: int, blocks: Mapping[str, int] = _BLOCK) -> str:
     """``kind``, or its fallback if a row of ``row`` numbers is not whole blocks of it."""
-    if row % _BLOCK[kind] == 0:
+    if row % blocks[kind] == 0:
         return kind
     fallback = FALLBACKS.get(kind, "F16")
-    return fallback if row % _BLOCK[fallback] == 0 else "F16"
+    return fallback if row % blocks[fallback] == 0 else "F16"
 
 
 def _local(name: str) -> str:

@@ -99,6 +99,10 @@ class QuantFormats:
         }
         return {**TENSOR_TYPES, **registered}
 
+    def blocks(self) -> Mapping[str, int]:
+        """Type name -> the numbers in a block of it."""
+        return {kind.name: kind.block for kind in self.tensor_types().values()}
+
     @staticmethod
     def _claim(table: dict[K, QuantFormat], key: K, format_: QuantFormat) -> None:
         other = table.setdefault(key, format_)

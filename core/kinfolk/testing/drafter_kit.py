@@ -154,7 +154,7 @@ class DrafterKit:
 
     @cached_property
     def file(self) -> GGUFFile:
-        return GGUFFile.open(self.path)
+        return GGUFFile.open(self.path, self.registry.formats().tensor_types())
 
     @cached_property
     def facts(self) -> TargetFacts:

@@ -20,7 +20,6 @@ from kinfolk.guarded import GuardedFamily
 from kinfolk.loader import PluginRecord, Provided
 from kinfolk.nn.context import BuildContext
 from kinfolk.plans import StatePlan
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.residency.rules import least_chunks
 from kinfolk.settings import Settings, load_settings
@@ -110,7 +109,7 @@ class Kit:
 
     @cached_property
     def file(self) -> GGUFFile:
-        return GGUFFile.open(self.path)
+        return GGUFFile.open(self.path, self.registry.formats().tensor_types())
 
     @cached_property
     def config(self) -> Any:
@@ -193,11 +192,12 @@ class Kit:
     def keeping_bytes(self, path: Path) -> LoadedModel:
         """The model of a file with ``--weights blocks``: quantised matrices stay quantised."""
         loaded = self.load(path)
-        file = GGUFFile.open(path)
+        formats = self.registry.formats()
+        file = GGUFFile.open(path, formats.tensor_types())
         weights = load_weights(
             self.family.weight_plan(loaded.config, file.inventory),
             file.inventory,
-            QuantFormats([provided.value for provided in self.registry.quant_formats]),
+            formats,
             keep_quantised=True,
         )
         context = BuildContext(

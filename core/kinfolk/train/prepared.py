@@ -13,7 +13,6 @@ from kinfolk.descriptors import resolve
 from kinfolk.engine.text import open_text
 from kinfolk.errors import RequestError, SettingsError
 from kinfolk.gguf.file import GGUFFile
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
 from kinfolk.text.tokenizer import Tokenizer
@@ -43,12 +42,13 @@ def prepare_run(
 ) -> PreparedRun:
     """Raises :class:`SettingsError` or :class:`RequestError` with the option or file at fault."""
     options.check()
-    known = outtypes(QuantFormats([provided.value for provided in registry.quant_formats]))
+    formats = registry.formats()
+    known = outtypes(formats)
     if options.outtype.lower() not in known:
         raise SettingsError(f"--outtype {options.outtype}: choose one of {', '.join(known)}")
     documents = read_documents(data)
     tokenizer, _, chat_format = open_text(target, settings, registry)
-    with GGUFFile.open(target) as file:
+    with GGUFFile.open(target, formats.tensor_types()) as file:
         family = registry.family_for(file.metadata.architecture, settings.model_family)
         config: ModelConfig = family.read_config(file.metadata)
         if options.length > config.context:

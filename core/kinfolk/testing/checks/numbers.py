@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kinfolk.convert.driver import convert
-from kinfolk.descriptors import PolicySpec
 from kinfolk.engine.loading import LoadedModel
-from kinfolk.hookspecs import hookimpl
-from kinfolk.model_api import ModelInfo
-from kinfolk.plans import ExpertStats, Placement
+from kinfolk.plans import Placement
 from kinfolk.testing.kit import Kit, assert_same
 from kinfolk.testing.marks import each_tiny, needs
 from kinfolk.testing.model_files import numbers_of, rewrite, turned_heads
@@ -169,23 +168,16 @@ class NumberChecks:
     @needs("tiny", "experts")
     def test_bays_of_experts_change_nothing(self, kinfolk_kit: Kit) -> None:
         """Logits are the same, bit for bit, whatever bays experts are in."""
-        models = kinfolk_kit.loaded, turned_experts(kinfolk_kit)
+        layers = kinfolk_kit.config.experts
+        placement = Placement(tuple(tuple(reversed(range(count))) for count in layers))
+        models = kinfolk_kit.loaded, placed(kinfolk_kit.loaded, placement)
         usual, turned = (kinfolk_kit.logits(loaded, kinfolk_kit.tokens) for loaded in models)
         assert torch.equal(usual, turned)
 
 
-class TurnedExperts:
-    """A policy that places experts in reverse order."""
-
-    @hookimpl
-    def place_experts(self, stats: ExpertStats) -> Placement:
-        return Placement(tuple(tuple(reversed(range(count))) for count in stats.layers))
-
-
-def create(info: ModelInfo) -> TurnedExperts:
-    return TurnedExperts()
-
-
-def turned_experts(kit: Kit) -> LoadedModel:
-    """The tiny model loaded under that policy."""
-    return kit.load(policy=PolicySpec("turned-experts", f"{__name__}:create"))
+def placed(loaded: LoadedModel, placement: Placement) -> LoadedModel:
+    """The model loaded once more, with experts in these bays."""
+    source = loaded.source
+    assert source is not None
+    experts = replace(source.ready.experts, placement=placement)
+    return replace(source, ready=replace(source.ready, experts=experts)).load()

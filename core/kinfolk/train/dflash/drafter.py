@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 from kinfolk.convert.driver import convert_drafter
 from kinfolk.convert.find import DrafterConverter
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.train.blocks import BlockDrafter, Blocks
 from kinfolk.train.dflash.network import Network, initial_parameters
 from kinfolk.train.dflash.shape import DrafterShape
@@ -64,7 +63,7 @@ class TrainedDFlash(BlockDrafter):
                     DrafterConverter(provided.value, provided.source)
                     for provided in registry.drafters.values()
                 ],
-                formats=QuantFormats([provided.value for provided in registry.quant_formats]),
+                formats=registry.formats(),
                 name=writing.name or f"{loaded.config.name} drafter",
                 overwrite=writing.overwrite,
                 progress=writing.progress,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 
 from kinfolk.gguf.values import Value
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.train.blocks import BlockDrafter, Blocks
 from kinfolk.train.kinds import Writing
 from kinfolk.train.mtp.file import write_block
@@ -51,7 +50,7 @@ class TrainedMTP(BlockDrafter):
 
     def write(self, parameters: Mapping[str, torch.Tensor], writing: Writing) -> int:
         """Write the target's file with the block behind its layers, or the block alone."""
-        formats = QuantFormats([provided.value for provided in writing.registry.quant_formats])
+        formats = writing.registry.formats()
         numbers = {name: t.detach().float().cpu().numpy() for name, t in parameters.items()}
         return write_block(
             self.target.loaded.file, self.keys, numbers, self.shape.layer, writing, formats

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kinfolk.convert.driver import encode
+from kinfolk.convert.driver import encode, outtypes
 from kinfolk.descriptors import QuantFormat
 from kinfolk.gguf.file import GGUFFile
-from kinfolk.gguf.file_types import MIXES, choose_types
+from kinfolk.gguf.file_types import choose_types
 from kinfolk.gguf.inventory import TensorInfo
 from kinfolk.gguf.output import GGUFOutput, Job, OutputTensor
 from kinfolk.gguf.values import ByteArray, Value
@@ -41,8 +41,9 @@ def write_block(
     """
     types = choose_types(
         ((name, array.shape) for name, array in block.items()),
-        MIXES[writing.outtype.lower()],
+        outtypes(formats)[writing.outtype.lower()],
         group=layer.heads // layer.kv_heads,
+        blocks=formats.blocks(),
     )
     chosen = {name: formats.named(kind) for name, kind in types.items()}
     copied = {} if writing.alone else target.inventory
