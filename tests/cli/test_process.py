@@ -146,8 +146,12 @@ def test_serve_says_where_it_listens_and_answers_there(serve):
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_ends_running_answers_after_the_grace(serve):
+@pytest.mark.parametrize("log", ["read", "broken"])
+def test_ctrl_c_ends_running_answers_after_the_grace(serve, log):
+    """Also if who reads the log ended before: a terminal's Ctrl-C ends ``tee`` too."""
     process, url = serve("--shutdown-grace", 0.3)
+    if log == "broken":
+        process.stderr.close()
     got = []
 
     def ask():

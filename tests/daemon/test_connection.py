@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -14,7 +15,7 @@ from talk import TALK_SECONDS, Talk, eventually
 from kinfolk.daemon.connection import MAX_LINE
 from kinfolk.daemon.frames import Wire
 from kinfolk.daemon.listener import accept, listening
-from kinfolk.daemon.outbox import Outbox
+from kinfolk.daemon.outbox import REPLY_BYTES, Outbox
 from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.errors import SettingsError
 
@@ -174,6 +175,23 @@ def test_an_outbox_never_blocks_and_says_once_that_its_reader_is_lost():
     box.close()
 
 
+def test_a_long_reply_may_wait_though_other_bytes_may_not():
+    held, reasons, read = threading.Event(), [], bytearray()
+
+    def write(data):
+        held.wait(TALK_SECONDS)
+        read.extend(data)
+
+    box = Outbox(write, reasons.append, most=100)
+    reply = b"r" * (REPLY_BYTES + 1)
+    for data in (b"x", reply, b"y" * 60):
+        box.put(data)
+    assert reasons == []
+    held.set()
+    box.close()
+    assert read == b"x" + reply + b"y" * 60
+
+
 # -- sockets ---------------------------------------------------------------------------------------
 
 
@@ -208,6 +226,26 @@ def call(path, *lines, close=True):
         if close:
             client.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+def test_those_who_are_served_go_on_where_no_more_can_be(caplog):
+    """A client that opens more connections than the system allows files ends no session."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    answers = [OSError(errno.EMFILE, "Too many open files"), (near, ""), OSError(errno.EINVAL, "")]
+
+    class Listener:
+        def accept(self):
+            answer = answers.pop(0)
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+    accept(Listener(), lambda connection, number: connection.sendall(b"%d" % number))
+    with far:
+        far.settimeout(TALK_SECONDS)
+        assert far.recv(9) == b"1"
+    assert answers == []
+    assert "a connection was not accepted: Too many open files" in caplog.text
 
 
 def test_a_socket_is_for_its_user_only_and_each_connection_is_a_session(served, tmp_path):

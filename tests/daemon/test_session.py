@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 
 import pytest
@@ -399,6 +400,9 @@ def test_tokens_may_go_to_a_file_that_begins_with_their_number(scene, prompts):
     for bad in ("no/out.bin", "out\0.bin"):
         s.say(f"generate {s.folder}/in.bin 3 {s.folder}/{bad}")
         assert "cannot be written" in s.said[-1]
+    os.mkfifo(s.folder / "pipe")  # which nobody reads
+    s.say(f"generate {s.folder}/in.bin 3 {s.folder}/pipe")
+    assert "pipe: is no file" in s.said[-1]
     s.say(f"generate {s.folder}/a.bin 3 {out}")
     assert "says 5 tokens and has 19" in s.said[-1]
 

@@ -7,8 +7,10 @@ import logging
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from errno import ENOSPC
+from queue import SimpleQueue
 
 import host_scenes
 import prefix_scenes
@@ -18,6 +20,8 @@ from kinfolk.engine import disk_tier
 from kinfolk.engine.disk_tier import salt_record
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
+from kinfolk.sched.events import Held
+from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.settings import load_settings
 from kinfolk.state.disk import DiskCache
@@ -96,6 +100,41 @@ def test_a_parked_engine_leaves_its_chats_on_the_disk(model, text, disk, unparke
     said, stats = talk(loaded, chats, 1, disk(loaded))
     assert [usage.reused_from for _, usage in said] == ["disk"] * 2
     assert stats["disk_fetches"] == 2
+
+
+def test_what_is_saved_while_held_requests_are_probed_reaches_the_disk(model, text, disk):
+    """Its bytes come to host memory beside the step of the probe."""
+    loaded = model("qwen35", checkpoints=1, slots=4)
+    limits = SchedulerLimits(slots=4, context=256, vocabulary=loaded.info.vocabulary, slice=32)
+    engine = Engine(loaded, limits, None, disk(loaded))
+    pauses = SimpleQueue()
+    for name, start in (("a", 0), ("b", 40)):
+        prompt = tuple(token % loaded.info.vocabulary for token in text[start : start + 100])
+        engine.submit(Request(name, prompt, 20, grant=4), print, pauses.put)
+    assert [type(pauses.get(timeout=60)) for _ in "ab"] == [Held, Held]
+    assert engine.keep("a")
+    # Both wait for the same step to end; that of "a" leaves the device for it.
+    resting, begun = threading.Event(), threading.Event()
+
+    def rest():
+        begun.set()
+        resting.wait(60)
+
+    with ThreadPoolExecutor(3) as pool:
+        between = pool.submit(engine.between_steps, rest)
+        assert begun.wait(60)
+        kept = pool.submit(engine.keep, "b")
+        while not engine.pending_calls:
+            time.sleep(0.001)
+        probed = pool.submit(engine.probe, ["a"])
+        time.sleep(0.05)
+        resting.set()
+        assert kept.result(60)
+        ((together, alone),) = probed.result(60)
+        between.result(60)
+    assert together == alone
+    engine.close()
+    assert engine.stats()["disk_spills"] > 0
 
 
 def test_what_the_host_held_is_on_the_disk_too(model, text, disk):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kinfolk.errors import EngineError, QueueFull, SlotTaken
+from kinfolk.errors import EngineError, QueueFull, RequestError, SlotTaken
 from kinfolk.sched.events import Blocked, Held
 from kinfolk.sched.request import Request, Status
 
@@ -61,6 +61,16 @@ def test_a_request_in_turns_emits_what_it_would_alone(engine, load, solo, text, 
     assert heard.end() == solo(Request("a", request.prompt, 20)).tokens
     running.grant("a", 3)
     running.grant("nobody", 3)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 1.5, "2", True])
+def test_a_grant_of_nothing_is_refused_where_it_is_asked_for(engine, text, tokens):
+    """On the engine's thread it would end all requests."""
+    running, heard = engine(), Pauses()
+    running.submit(Request("a", tuple(text[:9]), 20), heard.event)
+    with pytest.raises(RequestError, match="a grant is of at least 1 token, got"):
+        running.grant("a", tokens)
+    assert len(heard.end()) == 20
 
 
 def test_a_full_queue_is_an_error_with_the_numbers(engine, text):

@@ -11,7 +11,7 @@ import torch
 
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import EngineError
-from kinfolk.sched.events import Emitted, Finished
+from kinfolk.sched.events import Emitted, Finished, Held
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.settings import load_settings
 
@@ -116,6 +116,23 @@ def test_live_requests_are_named_and_run_on(engine, fresh, text, collect):
     assert sum(len(event.tokens) for event in events if isinstance(event, Emitted)) == 6
     assert ticket.request_id == "a"
     assert running.parked
+
+
+def test_draining_leaves_the_grants_of_those_that_wait_alone(engine, fresh, text):
+    running = engine(model=fresh(), slots=1)
+    first, waits = threading.Event(), threading.Event()
+    running.submit(Request("a", tuple(text[:9]), 6, grant=1), print, lambda pause: first.set())
+    assert first.wait(60)
+    events = []
+    running.submit(
+        Request("w", tuple(text[:9]), 12, grant=2),
+        events.append,
+        lambda pause: isinstance(pause, Held) and waits.set(),
+    )
+    running.park(drain=True)
+    running.unpark()
+    assert waits.wait(60)
+    assert sum(len(event.tokens) for event in events) == 2
 
 
 def test_requests_that_come_meanwhile_run_after_unparking(engine, fresh, text, collect, solo):

@@ -98,6 +98,19 @@ def test_a_request_that_is_refused_raises_what_the_engine_raises(engine, connect
     assert len(link.run(ask())) == 5, "the connection goes on"
 
 
+def test_an_id_that_is_running_is_refused_and_its_request_goes_on(connect):
+    engine = StubEngine()
+    link = connect(engine)
+    events = SimpleQueue()
+    link.client.submit(ask(), events.put)
+    with pytest.raises(RequestError, match="request 'r' is still running; use another id"):
+        link.client.submit(ask(), print)
+    engine.listeners["r"](Emitted("r", (7,)))
+    assert events.get(timeout=10) == Emitted("r", (7,))
+    link.client.close()
+    assert engine.cancelled.get(timeout=10) == ("r", FinishReason.CANCELLED)
+
+
 def test_an_error_that_cannot_travel_is_told_in_words(connect):
     class Local(Exception):
         pass

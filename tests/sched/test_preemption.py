@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kinfolk.residency.rules import ResidencyRules
 from kinfolk.sched.request import FinishReason, Request, Status
 
 
@@ -144,9 +145,11 @@ def test_blocks_are_a_reason_too(world):
     here.check_idle()
 
 
+@pytest.mark.parametrize("quality", [None, 0.5])
 @pytest.mark.parametrize("fault", [False, True])
-def test_a_preempted_request_can_end(world, fault):
-    here = world(slots=1)
+def test_a_preempted_request_can_end(world, fault, quality):
+    """Nothing of it is left in its drafter either."""
+    here = world(slots=1, quality=quality)
     here.submit(Request("a", prompt(90), 30, priority=1))
     for _ in range(9):
         here.step()
@@ -173,3 +176,65 @@ def test_who_is_held_keeps_its_slot(world):
     here.step()
     assert here.scheduler.preemptions == 0
     here.drain()
+
+
+# -- beside paging ---------------------------------------------------------------------------------
+
+PAGED = {
+    "slots": 1,
+    "context": 1280,
+    "slice": 64,
+    "step_tokens": 80,
+    "residency": ResidencyRules(chunks=6, sink=1, tail=1, burst=2, tau=9),
+    "host_rows": 32,
+}
+"""Host memory for any one sequence: 20 chunks and the recurrent state."""
+
+
+def start_low(here):
+    """A paged request of low priority, in the middle of its answer."""
+    here.submit(Request("low", prompt(1000), 100, priority=1))
+    for _ in range(40):
+        here.step()
+    assert status_of(here, "low") is Status.DECODE
+
+
+def test_nobody_leaves_for_one_that_could_not_come_beside_what_it_leaves(world):
+    """Both would wait for ever: the one has the host memory that the other was promised."""
+    here = world(**PAGED)
+    start_low(here)
+    here.submit(Request("high", prompt(30, 3), 1000))
+    for _ in range(5):
+        here.step()
+    assert (status_of(here, "low"), here.scheduler.preemptions) == (Status.DECODE, 0)
+    here.drain()
+    assert {name: len(stream) for name, stream in here.streams.items()} == {
+        "low": 100,
+        "high": 1000,
+    }
+    here.check_idle()
+
+
+def test_a_preempted_request_goes_on_if_nothing_runs_and_the_first_in_line_cannot(world):
+    here = world(**PAGED)
+    start_low(here)
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    assert status_of(here, "low") is Status.PREEMPTED
+    here.submit(Request("high", prompt(30, 4), 1000))
+    here.drain()
+    assert [len(here.streams[name]) for name in ("low", "urgent", "high")] == [100, 5, 1000]
+    assert here.scheduler.preemptions == 1
+    here.check_idle()
+
+
+def test_one_that_missed_chunks_says_so_though_it_ends_while_preempted(world):
+    here = world(**PAGED)
+    start_low(here)
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    here.cancel("low")
+    here.drain()
+    assert not here.finished["low"].usage.exact
+    assert here.finished["urgent"].usage.exact
+    here.check_idle()

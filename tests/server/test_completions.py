@@ -93,7 +93,20 @@ def test_logprobs_are_parallel_lists_with_offsets(make_client, make_engine):
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
         assert choice["text"][offset:].startswith(token)
     assert set(logprobs["token_logprobs"]) == {-0.5}
-    assert all(len(top) == 2 for top in logprobs["top_logprobs"])
+    for token, top in zip(logprobs["tokens"], logprobs["top_logprobs"], strict=True):
+        assert token in top
+        assert len(top) in (2, 3)
+
+
+def test_offsets_count_a_character_of_several_tokens_once(make_client, make_engine):
+    choice = ask(make_client(make_engine("€", " two", "€€", "!")), logprobs=1)["choices"][0]
+    tokens, offsets = (choice["logprobs"][name] for name in ("tokens", "text_offset"))
+    assert any("\ufffd" in token for token in tokens)
+    whole = [pair for pair in zip(tokens, offsets, strict=True) if "\ufffd" not in pair[0]]
+    assert whole
+    for token, offset in whole:
+        assert choice["text"][offset : offset + len(token)] == token
+    assert offsets == sorted(offsets)
 
 
 def test_offsets_go_on_through_a_stream(make_client, make_engine, read_stream):

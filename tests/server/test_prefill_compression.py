@@ -90,6 +90,16 @@ def read(runtime, messages, mode="always"):
     return runtime.tokenizer.decode(done.tokens), done
 
 
+def test_half_an_emoji_in_a_prompt_switches_nothing_off(fresh):
+    """As clients send it that cut texts by UTF-16."""
+    body = {"prompt": f"{story(160)}\ud83d\n\n{QUESTION}", "max_tokens": 4, "ignore_eos": True}
+    response = client_of(fresh).post(
+        "/v1/completions", content=json.dumps({**body, "prefill_compression": "always"})
+    )
+    _, found = figures(response)
+    assert found["skipped"] is None
+
+
 # -- what is left out -----------------------------------------------------------------------------
 
 

@@ -211,3 +211,17 @@ def test_what_could_be_reclaimed_is_what_becomes_available(shelf, window, kept):
     assert keep is None or keep.live
     assert here.kv_cache.tables.available(0) == before + gain[0]
     here.kv_cache.check_integrity()
+
+
+def test_what_is_on_the_device_stays_when_host_memory_is_needed(shelf):
+    """To drop it would give none back."""
+    here = shelf(host_rows=2)
+    here.keep(tokens(40, 1))
+    here.keep(tokens(30, 2))
+    first, second = here.cache
+    here.cache.send_away(first)
+    here.toy.apply()
+    lease = here.kv_cache.open(128)
+    here.toy.grow(lease, list(tokens(50, 3)), [])
+    assert here.cache.make_room_to_suspend(lease)
+    assert list(here.cache) == [second]

@@ -67,6 +67,7 @@ def test_reasoning_is_found_under_both_names(name: str) -> None:
         ({"arguments": None}, {}),
         ({}, {}),
         ({"arguments": "[1]"}, {"_raw": "[1]"}),
+        ({"arguments": "[" * 100_000}, {"_raw": "[" * 100_000}),
         ({"arguments": '{"a": '}, {"_raw": '{"a": '}),
     ],
 )

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from kinfolk.cli.console import NoteHandler, note
+from kinfolk.cli.streams import guard_streams
 from kinfolk.engine.remote import SWITCH_SECONDS, EngineClient, EngineServer
 from kinfolk.errors import EngineError, KinfolkError
 from kinfolk.registry import Registry
@@ -208,6 +209,7 @@ class RemoteRuntime:
 
 def main(connection_fd: int, socket_fd: int) -> None:
     """Run the server on the inherited connection and socket; ends the process."""
+    guard_streams()  # a broken stderr must not end a single answer
     connection = Connection(connection_fd)
     with socket.socket(fileno=socket_fd) as sock:
         try:

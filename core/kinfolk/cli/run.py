@@ -172,6 +172,7 @@ def _start(
 ) -> Prompt:
     from kinfolk.engine.compression import ChatSource, Source, TextSource, compressor_of
     from kinfolk.engine.prompt import chat_prompt, text_prompt
+    from kinfolk.text.tokenizer import well_formed
 
     source: Source
     if raw:
@@ -180,7 +181,7 @@ def _start(
                 f"{runtime.name!r} completes plain text, but --system needs a chat template; "
                 + ("use the model's with --chat" if runtime.chat else "the model has none")
             )
-        prompt, source = text_prompt(runtime, text), TextSource(text)
+        prompt, source = text_prompt(runtime, text), TextSource(well_formed(text))
     else:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})

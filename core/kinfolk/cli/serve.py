@@ -74,7 +74,7 @@ Examples:
     default="localhost",
     show_default=True,
     metavar="off|localhost|*|ORIGIN,...",
-    help="Origins of web pages that may send requests.",
+    help="Origins of web pages that may read answers.",
 )
 @click.option("--strict-model", is_flag=True, help="Answer 404 to other model names.")
 @click.option("--metrics-public", is_flag=True, help="Serve /metrics without a key.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,13 @@ from typing import Final
 from kinfolk.errors import SettingsError
 
 log = logging.getLogger(__name__)
+
+PASSING: Final = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of ``accept`` after which those who are served go on: a client that has gone, or too many
+open files."""
+
+REFUSED_SECONDS: Final = 0.1
+"""Pause after a connection that could not be accepted."""
 
 STALL_SECONDS: Final = 30
 """Longest wait for a client that takes nothing."""
@@ -55,8 +64,12 @@ def accept(listener: socket.socket, serve: Callable[[socket.socket, int], None])
     while True:
         try:
             connection, _ = listener.accept()
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno not in PASSING:
+                return
+            log.warning("a connection was not accepted: %s", error.strerror or error)
+            time.sleep(REFUSED_SECONDS)
+            continue
         number += 1
         threading.Thread(
             target=_serve, args=(serve, connection, number), name=f"kinfolk-{number}", daemon=True

@@ -9,13 +9,17 @@ from typing import Final
 OUTBOX_BYTES: Final = 2**20
 """Most bytes that wait for a reader: 87 000 frames."""
 
+REPLY_BYTES: Final = 2**16
+"""More at once are the reply to one line, which may be longer than a reader may be behind."""
+
 FLUSH_SECONDS: Final = 30.0
 """Longest wait for a reader at the end."""
 
 
 class Outbox:
     """``put`` never blocks. A reader is lost when ``write`` fails, or when more bytes wait than
-    ``most``; then ``on_lost`` is called once, from any thread, and all bytes are dropped.
+    ``most``; then ``on_lost`` is called once, from any thread, and all bytes are dropped. Long
+    replies do not count.
 
     ``write`` takes bytes, may block, and returns how many it has written.
     """
@@ -30,6 +34,7 @@ class Outbox:
         self._on_lost = on_lost
         self._most = most
         self._bytes = bytearray()
+        self._replies = 0
         self._changed = threading.Condition()
         self._closing = False
         self._lost = False
@@ -40,7 +45,9 @@ class Outbox:
         with self._changed:
             if self._lost:
                 return
-            if len(self._bytes) + len(data) <= self._most:
+            if len(data) > REPLY_BYTES:
+                self._replies += len(data)
+            if len(self._bytes) + len(data) <= self._most + self._replies:
                 self._bytes += data
                 self._changed.notify()
                 return
@@ -79,4 +86,5 @@ class Outbox:
             self._changed.wait_for(lambda: self._bytes or self._closing or self._lost)
             data = bytes(self._bytes)
             self._bytes.clear()
+            self._replies = 0
             return data

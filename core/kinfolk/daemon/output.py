@@ -8,7 +8,7 @@ session itself sees to it that there is one turn at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kinfolk.daemon.frames import ENDED, FAILED, TURN_OVER, Wire, encode, encode_text
@@ -38,6 +38,11 @@ class Output:
 
     def token(self, request: int, token: int) -> None:
         self._put(request, encode(self.wire, request, token), ends=False)
+
+    def tokens(self, request: int, tokens: Iterable[int]) -> None:
+        """Tokens that come at once, written as one."""
+        data = b"".join(encode(self.wire, request, token) for token in tokens)
+        self._put(request, data, ends=False)
 
     def turn_over(self, request: int) -> None:
         self._put(request, encode(self.wire, request, TURN_OVER), ends=True)

@@ -276,8 +276,7 @@ class Session:
         if found is None:
             return False
         kept, text = found
-        for token in kept:
-            self._output.token(line.request, token)
+        self._output.tokens(line.request, kept)
         self._output.done(line.request, text)
         return True
 

@@ -44,6 +44,8 @@ def read_tokens(
 
 def write_tokens(path: str, tokens: list[int]) -> None:
     """Write a counted file. Raises :class:`OutputError`."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OutputError(f"{path}: is no file")  # a pipe may never be read
     try:
         Path(path).write_bytes(np.array([len(tokens), *tokens], "<i4").tobytes())
     except OSError as error:

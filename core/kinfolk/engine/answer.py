@@ -32,10 +32,12 @@ class SpelledToken:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """A token of the answer and the likeliest alternatives. Natural logarithms."""
+    """A token of the answer and the likeliest alternatives. Natural logarithms. ``start``: the
+    characters of the answer before those that the token ends."""
 
     chosen: SpelledToken
     top: tuple[SpelledToken, ...] = ()
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +246,27 @@ class LogprobAligner:
     def __init__(self, tokenizer: Tokenizer, before: int | None):
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, before=before)
-        self._waiting: deque[tuple[int, TokenLogprob]] = deque()
+        self._waiting: deque[tuple[int, int, TokenLogprob]] = deque()
         self._added = 0
         self._taken = 0
 
     def add(self, entry: TokenLogprob) -> None:
+        start = self._added
         self._added += len(self._detokenizer.feed(entry.token))
         if not self._tokenizer.is_hidden(entry.token):
-            self._waiting.append((self._added, entry))
+            self._waiting.append((self._added, start, entry))
 
     def take(self, characters: int) -> list[TextLogprob]:
         """Entries of the tokens that end within the next ``characters`` of the stream."""
         self._taken += characters
         entries = []
         while self._waiting and self._waiting[0][0] <= self._taken:
-            entries.append(self._spell(self._waiting.popleft()[1]))
+            entries.append(self._spell(*self._waiting.popleft()[1:]))
         return entries
 
-    def _spell(self, entry: TokenLogprob) -> TextLogprob:
+    def _spell(self, start: int, entry: TokenLogprob) -> TextLogprob:
         top = tuple(self._spelled(token, logprob) for token, logprob in entry.top)
-        return TextLogprob(self._spelled(entry.token, entry.logprob), top)
+        return TextLogprob(self._spelled(entry.token, entry.logprob), top, start)
 
     def _spelled(self, token: int, logprob: float) -> SpelledToken:
         raw = self._tokenizer.token_bytes(token)

@@ -39,6 +39,7 @@ from kinfolk.sched.events import Emitted, Finished, SchedulerEvent, Usage
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan
 from kinfolk.sched.request import FinishReason, Request
+from kinfolk.sched.rules import is_whole
 from kinfolk.sched.scheduler import Scheduler
 from kinfolk.sched.view import SequenceView
 from kinfolk.state.disk import DiskCache
@@ -151,7 +152,9 @@ class Engine:
 
     def grant(self, request_id: str, tokens: int | None = None) -> None:
         """Let a request that was submitted with a grant emit ``tokens`` more, ``None`` = all;
-        unknown and finished ids are ignored."""
+        unknown and finished ids are ignored. Raises :class:`RequestError` for less than one."""
+        if tokens is not None and not (is_whole(tokens) and tokens >= 1):
+            raise RequestError(f"a grant is of at least 1 token, got {shown(tokens)}")
         self._inbox.post(lambda: self._scheduler.grant(request_id, tokens))
 
     def keep(self, request_id: str, length: int | None = None) -> bool:
@@ -189,7 +192,9 @@ class Engine:
         all, and alone. Copies compute it, so nothing changes. Blocks until it is done; raises
         :class:`PoolExhausted` if there are no slots or blocks for the copies."""
         books = self._scheduler, self._runner, self._histories
-        return self._inbox.ask(lambda: probe(request_ids, *books, self._fail_all))
+        return self._inbox.ask(
+            lambda: probe(request_ids, *books, self._fail_all, self._kv_cache.arrived)
+        )
 
     def view(self) -> tuple[SequenceView, ...]:
         """All requests that have not ended. Blocks until the running step is over."""
@@ -245,8 +250,9 @@ class Engine:
         return EngineFacts.of(self.loaded, 0 if self._disk is None else self._disk.cache.limit)
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start; the host memory that state takes; and the numbers of requests:
-        ``running`` have a slot, of which ``held`` wait for a grant; ``waiting`` have none."""
+        """Counters since the start, those of experts and failed drafts since the model was last
+        loaded; the host memory that state takes; and the numbers of requests: ``running`` have a
+        slot, of which ``held`` wait for a grant; ``waiting`` have none."""
         host = self._kv_cache.host
         return {
             **self._runner.counters,
@@ -428,7 +434,8 @@ class Engine:
             return ()
         self._scheduler.admits = False
         self._to_park.append((part, parked))
-        return [event for each in live for event in self._scheduler.grant(each)]
+        there = [each.request_id for each in self._scheduler.view() if each.slot is not None]
+        return [event for each in there for event in self._scheduler.grant(each)]
 
     def _park_when_drained(self) -> None:
         while self._to_park and not self._scheduler.running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kinfolk.engine.failures import explain
 from kinfolk.engine.history import History
@@ -17,22 +17,25 @@ def probe(
     runner: ModelRunner,
     histories: Mapping[str, History],
     fail: Callable[[BaseException], None],
+    arrived: Callable[[Iterable[int]], None],
 ) -> list[tuple[int, int]]:
     """For each request its next token, in one step of all and in a step of its own. Copies compute
-    it, so nothing changes. ``fail`` hears of an error of the device."""
+    it, so nothing changes. ``fail`` hears of an error of the device, and ``arrived`` of the bytes
+    that came to host memory meanwhile."""
 
     def run(chosen: Sequence[str]) -> list[int]:
         with scheduler.forks(chosen) as plan:
             copies = {each: histories[each].copy() for each in chosen}
             try:
-                results = runner.run(plan, copies).results
+                result = runner.run(plan, copies)
             except Exception as error:
                 fault = error
             else:
-                for result in results:
-                    if result.error is not None:
-                        raise EngineError(result.error)
-                return [result.emitted[0] for result in results]
+                arrived(result.arrived)
+                for each in result.results:
+                    if each.error is not None:
+                        raise EngineError(each.error)
+                return [each.emitted[0] for each in result.results]
         fail(fault)
         raise EngineError(explain(fault))
 

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from kinfolk.errors import EngineError
+from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.events import Emitted, Event, Finished, Usage
 from kinfolk.sched.prompt_scoring import Scored, ScoringRequest
 from kinfolk.sched.request import FinishReason, Request
@@ -252,6 +252,8 @@ class RemoteScoring:
     def submit(self, request: ScoringRequest, on_scored: OnScored) -> None:
         """Blocks until the engine has accepted it."""
         with self._lock:
+            if request.id in self._listeners:
+                raise RequestError(f"text {request.id!r} is still being scored; use another id")
             self._listeners[request.id] = on_scored
         try:
             self._client.call(lambda call: SubmitText(call, request))
@@ -308,6 +310,8 @@ class EngineClient:
     def submit(self, request: Request, on_event: OnEvent) -> RemoteTicket:
         """Queue a request. Blocks until the engine has accepted it, and raises what it raises."""
         with self._lock:
+            if request.id in self._listeners:
+                raise RequestError(f"request {request.id!r} is still running; use another id")
             self._listeners[request.id] = (request, on_event)
         try:
             self.call(lambda call: Submit(call, request))

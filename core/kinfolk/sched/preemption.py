@@ -52,5 +52,6 @@ class Preemption:
     def drop(self, sequence: Sequence) -> None:
         """A sequence has its state back, or will not need it any more."""
         if sequence.kept is not None:
+            sequence.exact = sequence.kept.exact
             self._store.drop(sequence.kept)
             sequence.kept = None

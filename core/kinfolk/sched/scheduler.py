@@ -212,8 +212,6 @@ class Scheduler:
         sequence = self._alive.get(request_id)
         if sequence is None:
             return []
-        if tokens is not None and tokens < 1:
-            raise EngineError(f"a grant is of at least 1 token, got {tokens}")
         if tokens is None or sequence.granted is None:
             sequence.granted = None
         else:
@@ -344,7 +342,7 @@ class Scheduler:
     # -- planning -----------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        for sequence in self._admission.admit(self._places):
+        for sequence in self._admission.admit(self._places, idle=self.running == self._held):
             if sequence.kept is not None:
                 self._preemption.drop(sequence)
             else:
@@ -358,7 +356,7 @@ class Scheduler:
         while self.admits and (head := self._admission.head) is not None:
             running = (each for each in self._alive.values() if each.lease is not None)
             victim = self._preemption.victim(head, running)
-            if victim is None:
+            if victim is None or not self._admission.fits_beside(victim):
                 return
             status = victim.status
             if not self._preemption.preempt(victim):
@@ -460,6 +458,8 @@ class Scheduler:
         settled: bool = False,
     ) -> Finished:
         """End a request for good. ``settled``: its state holds exactly ``known[:computed]``."""
+        if sequence.emitted:
+            self._drafts.release(sequence)
         if sequence.lease is None:
             self._admission.withdraw(sequence)
             self._preemption.drop(sequence)
@@ -471,7 +471,6 @@ class Scheduler:
                     self._held -= 1
                 else:
                     self._turns.leave(sequence)
-                self._drafts.release(sequence)
             if settled and sequence.request.keep:
                 self._keep_end(sequence, sequence.lease)
             sequence.exact = self._kv_cache.tables.sequence(sequence.lease).exact

@@ -27,6 +27,7 @@ from kinfolk.server.schema import CompletionBody
 from kinfolk.server.service import Service
 from kinfolk.server.speculative import Speculative
 from kinfolk.server.usage import timings_of, usage_of
+from kinfolk.text.tokenizer import well_formed
 from kinfolk.version import __version__
 
 
@@ -93,7 +94,7 @@ async def _compressed(
     asked: str | Sequence[int],
 ) -> Prompt:
     """The prompt as it is to be read; ids are read as they are."""
-    source = TextSource(text) if isinstance(asked, str) else TokenSource()
+    source = TextSource(well_formed(text)) if isinstance(asked, str) else TokenSource()
     return await compressed_prompt(service, prompt, source, body.prefill_compression)
 
 
@@ -190,18 +191,19 @@ class Completions:
         return chunk
 
     def _logprobs(self, index: int, entries: tuple[TextLogprob, ...]) -> dict[str, Any] | None:
-        """Logprobs as the four parallel lists of the completions API; offsets are in characters."""
+        """Logprobs as the four parallel lists of the completions API; offsets are in characters.
+        The chosen token is among the top ones, too."""
         if not entries:
             return None
-        offsets = []
+        tops = []
         for entry in entries:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(entry.chosen.text)
+            top: dict[str, float] = {}
+            for token in (*entry.top, entry.chosen):
+                top.setdefault(token.text, token.logprob)  # parts of characters look alike
+            tops.append(top)
         return {
             "tokens": [entry.chosen.text for entry in entries],
             "token_logprobs": [entry.chosen.logprob for entry in entries],
-            "top_logprobs": [
-                {token.text: token.logprob for token in entry.top} for entry in entries
-            ],
-            "text_offset": offsets,
+            "top_logprobs": tops,
+            "text_offset": [self._offsets[index] + entry.start for entry in entries],
         }

@@ -49,7 +49,7 @@ class GenerationBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    model: str | None = Field(None, description="a text")
+    model: str | None = Field(None, max_length=256, description="a text of at most 256 characters")
     stream: bool | None = Field(None, description="true or false")
     stream_options: StreamOptions | None = Field(
         None, description="an object in which include_usage is true or false"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
@@ -293,11 +293,8 @@ class PrefixCache:
         needs_slot = self._store.needs_slot(lease, position) and not self._store.has_slot
         if needs_slot and not self.evict_one(keep):
             return False
-        held = [each for each in self.victims(keep) if not each.checkpoint.resident]
-        return self._drop_until(
-            lambda gone: self._store.can_take(lease, position, gone),
-            [each for each in held if not each.checkpoint.pins],
-        )
+        held = _on_the_host(self.victims(keep))
+        return self._drop_until(lambda gone: self._store.can_take(lease, position, gone), held)
 
     def evict_one(self, keep: Collection[StoredPrefix] = NO_PREFIXES) -> bool:
         """Let the first of :meth:`victims` that is on the device leave it; false when there is
@@ -310,8 +307,9 @@ class PrefixCache:
 
     def make_room_to_suspend(self, lease: SlotLease) -> bool:
         """Drop as few as make room for the state of a sequence in host memory, in the order of
-        :meth:`victims`; none if all of them would not."""
-        return self._drop_until(lambda gone: self._store.can_suspend(lease, gone), self.victims())
+        :meth:`victims`; none if all of them would not. Those on the device take none there."""
+        held = _on_the_host(self.victims())
+        return self._drop_until(lambda gone: self._store.can_suspend(lease, gone), held)
 
     def drop(self, entry: StoredPrefix, reason: DropReason) -> None:
         del self._entries[entry]
@@ -350,12 +348,10 @@ class PrefixCache:
         ``fits``; false if it never does."""
         if fits():
             return True
-        for entry in self.victims():
-            checkpoint = entry.checkpoint
-            if not checkpoint.resident and not checkpoint.pins and spare(entry):
-                self.drop(entry, DropReason.ROOM)
-                if fits():
-                    return True
+        for entry in filter(spare, _on_the_host(self.victims())):
+            self.drop(entry, DropReason.ROOM)
+            if fits():
+                return True
         return False
 
     # -- inside -------------------------------------------------------------------------------
@@ -378,10 +374,10 @@ class PrefixCache:
             self.drop(entry, DropReason.ROOM)
 
     def _make_host_room(self, entry: StoredPrefix, keep: Collection[StoredPrefix]) -> bool:
-        """Drop as few of those that go before an entry as make room for it on the host; none if all
-        of them would not."""
-        before = list(takewhile(lambda each: each is not entry, self.victims(keep)))
-        return self._drop_until(lambda gone: self._store.can_demote(entry.checkpoint, gone), before)
+        """Drop as few of those on the host that go before an entry as make room for it there; none
+        if all of them would not."""
+        held = _on_the_host(takewhile(lambda each: each is not entry, self.victims(keep)))
+        return self._drop_until(lambda gone: self._store.can_demote(entry.checkpoint, gone), held)
 
     def _drop_until(
         self, fits: Callable[[Sequence[Checkpoint]], bool], entries: list[StoredPrefix]
@@ -440,3 +436,8 @@ def _leave_behind(entry: StoredPrefix, forks: Collection[int]) -> None:
         if answer.kind is PrefixKind.END:
             answer.expected = False
             stack.extend(answer.below)
+
+
+def _on_the_host(entries: Iterable[StoredPrefix]) -> list[StoredPrefix]:
+    """Those that give host memory back when they are dropped: no disk reads or writes them."""
+    return [each for each in entries if not each.checkpoint.resident and not each.checkpoint.pins]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from kinfolk.text.bpe import encode_bpe
 from kinfolk.text.pretokenizers import split_steps
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ class ByteLevel:
         return result
 
     def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return encode_bpe(tokenizer, text)
 
     def missing(self, ids: Mapping[str, int]) -> Sequence[str]:
         return tuple(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from kinfolk.text.bpe import encode_bpe
 from kinfolk.text.byte_level import NEVER_IN_UTF8
 from kinfolk.text.pretokenizers import split_steps
 
@@ -76,7 +77,7 @@ class CharacterLevel:
             if whole is not None:
                 ids.append(whole)
             elif part:
-                ids.extend(tokenizer.encode(part, add_special_tokens=False).ids)
+                ids.extend(encode_bpe(tokenizer, part))
         return ids
 
     def missing(self, ids: Mapping[str, int]) -> Sequence[str]:

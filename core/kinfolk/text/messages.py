@@ -101,7 +101,7 @@ def _with_arguments(function: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             decoded = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None
         arguments = decoded if isinstance(decoded, dict) else {_RAW_ARGUMENTS: arguments}
     elif arguments is None:

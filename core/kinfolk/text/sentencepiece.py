@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinfolk.text.bpe import encode_bpe
 from kinfolk.text.character_level import SPACE, CharacterLevel
 
 if TYPE_CHECKING:
@@ -20,5 +21,4 @@ class SentencePiece(CharacterLevel):
     space_prefix = True
 
     def encode(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text.replace(" ", SPACE), add_special_tokens=False).ids
-        return ids
+        return encode_bpe(tokenizer, text.replace(" ", SPACE))
