@@ -314,7 +314,19 @@ def run_length_kernel(n, rows, most, out):
 
 @pytest.mark.parametrize(
     ("rows", "step", "most"),
-    [(1, 1, 256), (8, 16, 256), (9, 16, 32), (64, 64, 32), (1, 17, 128), (1, 512, 8), (64, 512, 8)],
+    [
+        (1, 1, 256),
+        (8, 16, 256),
+        (9, 16, 32),
+        (64, 64, 32),
+        (1, 17, 128),
+        (1, 512, 8),
+        (64, 512, 8),
+        (1, 4096, 1),
+        (1, 4097, 1),
+        (64, 6144, 1),
+        (1, 20000, 1),
+    ],
 )
 def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, step, most):
     lengths = [
@@ -335,7 +347,7 @@ def test_runs_depend_on_the_length_and_are_never_more_than_are_kept(rows, step, 
         4096,
         4097,
         16384,
-        100000,
+        *([100000] if most > 1 else []),  # more than two million positions
     ]
     found = torch.zeros(len(lengths), dtype=torch.int32)
     of_step = most_runs_of_step(step)

@@ -8,6 +8,7 @@ Torch-free.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +25,9 @@ CACHE_FORMAT: Final = 1
 
 EDGE_BYTES: Final = 1 << 20
 """Bytes of tensors that are hashed at either end of a model file."""
+
+HEAD_BYTES: Final = 4096
+"""Bytes of each tensor that are hashed."""
 
 _DISPLAYED: Final = "model"
 _WORDS: Final = {
@@ -85,31 +89,37 @@ class SaltRecord(Checked):
 
 
 def model_hash(file: GGUFFile) -> str:
-    """A hash of a model's contents, 32 hexadecimal digits: of its header, its table of tensors, and
-    the first and last MiB of the tensors' bytes, of each part of a split model.
+    """A hash of a model's contents, 32 hexadecimal digits: of its header, its table of tensors, the
+    first and last MiB of the tensors' bytes, and the first 4 KiB of each tensor, of each part of a
+    split model. So models that differ in the tensors of some layers alone differ, too.
 
     Neither name nor time of the file matters, and a copy has the same hash.
     """
     hashed = blake2b(digest_size=HASH_BYTES)
     for index, path in enumerate(file.paths):
         offsets = [one.offset for one in file.inventory.values() if one.part == index]
-        for piece in _ends(path, min(offsets, default=None)):
+        for piece in _pieces(path, sorted(offsets)):
             hashed.update(len(piece).to_bytes(8, "little"))
             hashed.update(piece)
     return hashed.hexdigest()
 
 
-def _ends(path: Path, data: int | None) -> list[bytes]:
-    """The header of a file whose tensors start at ``data``, and either end of the tensors."""
+def _pieces(path: Path, offsets: Sequence[int]) -> list[bytes]:
+    """The header of a file whose tensors start at ``offsets``, either end of the tensors, and the
+    beginning of each."""
     try:
         with path.open("rb") as part:
             size = part.seek(0, 2)
-            start = size if data is None else data
+            start = offsets[0] if offsets else size
             part.seek(0)
             header = part.read(start)
             first = part.read(EDGE_BYTES)
             part.seek(max(start, size - EDGE_BYTES))
-            return [header, first, part.read(), size.to_bytes(8, "little")]
+            found = [header, first, part.read(), size.to_bytes(8, "little")]
+            for offset in offsets:
+                part.seek(offset)
+                found.append(part.read(HEAD_BYTES))
+            return found
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelFormatError(f"cannot read the model file: {reason}", path=path) from None

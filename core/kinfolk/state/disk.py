@@ -178,6 +178,7 @@ class DiskCache:
                     return self._dropped(_busy(self._folder.path.parent))
                 yield False
             try:
+                self._folder.create(self.record)  # all may have been removed meanwhile
                 self._catch_up()
                 return (yield from self._store(entry))
             finally:
@@ -192,10 +193,11 @@ class DiskCache:
         chain = entry.chain[: full + 1]
         key = point_hash(chain, entry.packed, entry.length)
         known = self._contents.points.get(key)
-        if known is not None and self._folder.point(key).exists():
+        self._forget_lost(chain, entry.first)
+        missing = self.missing(chain, entry.first)
+        if known is not None and not missing and self._folder.point(key).exists():
             self._name(entry.name, key)
             return StoreReport("known", known)
-        missing = self.missing(chain, entry.first)
         lost = tuple(place for place in missing if place not in entry.blocks)
         if lost:
             return StoreReport("dropped", reason="chunks are no longer there", missing=lost)
@@ -235,6 +237,9 @@ class DiskCache:
             )
         try:
             yield from self._write_chunks(entry, headers)
+            self._forget_lost(chain, entry.first)
+            if lost := tuple(self.missing(chain, entry.first)):
+                return StoreReport("dropped", reason="chunks are no longer there", missing=lost)
             self._write_point(entry, header)
         except OSError as error:
             if error.errno in DISK_FULL:
@@ -245,6 +250,14 @@ class DiskCache:
         self._index.add_point(point)
         self._name(entry.name, key)
         return StoreReport("stored", point, nbytes)
+
+    def _forget_lost(self, chain: Sequence[int], first: Sequence[int]) -> None:
+        """Forget files of chunks that are gone: who finds one damaged removes it at once."""
+        for pool, start in enumerate(first):
+            for key in chain[start + 1 :]:
+                known = (key, pool) in self._contents.chunks
+                if known and not self._folder.chunk(key, pool).exists():
+                    self._index.remove_chunk(self._salt, key, pool)
 
     def _make_room(self, nbytes: int) -> bool:
         """Make room below the limit; and for some time, if the disk was full, below what there was
@@ -400,7 +413,7 @@ class DiskCache:
         if not self._lock.changed:
             return
         self._index.scan()
-        self._lock.changed = False
+        self._lock.changed = any(one.unread for one in self._index.contents.values())
         for contents in self._index.contents.values():
             for path, reason in contents.damaged:
                 if reason:
@@ -414,27 +427,27 @@ class DiskCache:
         """Drop a point that cannot be read, or the chunk at fault with all points that need it.
 
         That another process removed it is no damage. What cannot be read for another reason, such
-        as too many open files, is forgotten and stays on the disk.
+        as too many open files, stays: the next request may read it.
         """
         if isinstance(error, DamagedFile):
             path = self._folder.point(point.key) if chunk is None else self._folder.chunk(*chunk)
             log.warning("%s: %s; it is dropped", path, error)
         else:
             log.info("a prefix of %d tokens cannot be read: %s", point.length, error)
+        if not isinstance(error, DamagedFile | FileNotFoundError):
+            return
         lost = [point]
         if chunk is not None:
             lost += [one for one in self.points() if chunk in one.chunks() and one != point]
-        removable = isinstance(error, DamagedFile | FileNotFoundError)
         for one in lost:
             names = [name for name, key in self._contents.names.items() if key == one.key]
             self._index.forget_point(self._salt, one.key)
-            if removable:
-                with suppress(OSError):
-                    self._folder.remove_point(one.key, names)
-        if chunk is not None and removable:
+            with suppress(OSError):
+                self._folder.remove_point(one.key, names)
+        if chunk is not None:
             with suppress(OSError):
                 self._index.remove_chunk(self._salt, *chunk)
-        if removable and not self._lock.held:
+        if not self._lock.held:
             with suppress(OSError):  # taking the lock tells the others to read the folder again
                 if self._lock.try_acquire():
                     self._lock.release()

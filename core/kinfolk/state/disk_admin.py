@@ -93,6 +93,8 @@ class PrefixFolder:
     def find(self, word: str) -> ListedPoint:
         """The point with this name, or whose hash begins so. Raises :class:`SettingsError` if there
         is none, or several."""
+        if not word:
+            raise SettingsError("an empty word names no point")
         points = [point for model in self.models() for point in model.points]
         found = [point for point in points if word in point.names] or [
             point for point in points if hex_of(point.info.key).startswith(word.lower())
@@ -110,6 +112,8 @@ class PrefixFolder:
     def find_model(self, word: str) -> ListedModel:
         """The model with this name, or whose salt begins so. Raises :class:`SettingsError` if there
         is none, or several."""
+        if not word:
+            raise SettingsError("an empty word names no model")
         models = self.models()
         found = [model for model in models if word == model.name] or [
             model for model in models if hex_of(model.salt).startswith(word.lower())
@@ -134,8 +138,9 @@ class PrefixFolder:
             raise SettingsError(f"{path}: {error}; see 'kinfolk cache verify'") from None
 
     def check(self, progress: CheckProgress) -> list[Damage]:
-        """Read every file and check everything that can be checked."""
-        total, done, found = self.nbytes, 0, []
+        """Read every file and check everything that can be checked. What looks damaged is looked at
+        again while no process writes."""
+        total, done, found = self.nbytes, 0, list[Damage]()
         for salt, contents in self._index.contents.items():
             folder = self._index.folders[salt]
             found += [Damage(salt, path, reason) for path, reason in contents.damaged if reason]
@@ -144,10 +149,10 @@ class PrefixFolder:
                 try:
                     with open_chunk(path, salt, key, pool) as file:
                         file.check()
-                except DamagedFile as error:
-                    found.append(Damage(salt, path, str(error), (key, pool)))
                 except FileNotFoundError:
                     pass  # the limit, or another process, has just removed it
+                except (DamagedFile, OSError) as error:
+                    found.append(Damage(salt, path, str(error), (key, pool)))
                 done += nbytes
                 progress(done, total)
             for point in contents.points.values():
@@ -155,25 +160,48 @@ class PrefixFolder:
                 try:
                     with open_point(path, salt, point.key) as file:
                         file.check()
-                except DamagedFile as error:
-                    found.append(Damage(salt, path, str(error)))
                 except FileNotFoundError:
                     continue
+                except (DamagedFile, OSError) as error:
+                    found.append(Damage(salt, path, str(error)))
                 else:
                     lost = sum(chunk not in contents.chunks for chunk in point.chunks())
                     if lost:
                         found.append(Damage(salt, path, f"{lost} of its chunks are not there"))
                 done += point.nbytes
                 progress(done, total)
+        if found:
+            with suppress(CapacityError, OSError), self._locked():
+                found = [one for one in found if self._is_damaged(one, unread=True)]
         return found
+
+    def _is_damaged(self, one: Damage, *, unread: bool) -> bool:
+        """Whether a file is damaged still; ``unread``: or cannot be read. With the lock held."""
+        contents, folder = self._index.of(one.salt), self._index.folders[one.salt]
+        if one.path in [path for path, _ in contents.damaged]:
+            return True
+        point = next((p for p in contents.points.values() if folder.point(p.key) == one.path), None)
+        try:
+            if one.chunk is not None:
+                with open_chunk(one.path, one.salt, *one.chunk) as file:
+                    file.check()
+            elif point is not None:
+                with open_point(one.path, one.salt, point.key) as file:
+                    file.check()
+        except DamagedFile:
+            return True
+        except OSError as error:
+            return unread and not isinstance(error, FileNotFoundError)
+        return point is not None and any(chunk not in contents.chunks for chunk in point.chunks())
 
     # -- removing
 
     def remove_damage(self, damage: list[Damage]) -> int:
-        """Remove damaged files and points that need them; returns the bytes that became free."""
+        """Remove damaged files and points that need them; returns the bytes that became free. What
+        only cannot be read stays."""
         with self._locked():
             before = self._index.nbytes
-            for one in damage:
+            for one in [each for each in damage if self._is_damaged(each, unread=False)]:
                 contents = self._index.of(one.salt)
                 for point in list(contents.points.values()):
                     whole = self._index.folders[one.salt].point(point.key) == one.path

@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -269,8 +270,10 @@ def _check(header: FileHeader, magic: bytes, salt: int, key: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[EntryFile]:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise DamagedFile("it is no file")
         yield EntryFile(file)
     finally:
         os.close(file)

@@ -14,7 +14,9 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from errno import ELOOP
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +45,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{32}")
 _CHUNK: Final = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,3})")
 _PARTS: Final = ("chunks", "points", "names", "hits")
 _RECORD: Final = "salt.json"
+_UNREADABLE_JSON: Final = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class Contents:
     """Entries of one folder: bytes by hash and pool of a chunk, points by hash, points by name.
 
     ``damaged`` are files that are no entries, with the reason, which is empty for the name of a
-    damaged point; ``record_bytes`` those of the folder's record.
+    damaged point; ``record_bytes`` those of the folder's record. ``unread`` are files, with their
+    bytes, and folders that could not be opened now: something may be missing here that is there.
     """
 
     chunks: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class Contents:
     names: dict[str, int] = field(default_factory=dict)
     damaged: list[tuple[Path, str]] = field(default_factory=list)
     record_bytes: int = 0
+    unread: dict[Path, int] = field(default_factory=dict)
 
     def add(self, point: PointInfo) -> None:
         self.remove(point.key)
@@ -174,6 +179,8 @@ class SaltFolder:
 
     def create(self, record: SaltRecord) -> None:
         """Make what is missing, for the user alone. Raises :class:`OSError`."""
+        if self.path.is_symlink():
+            raise OSError(ELOOP, "a symbolic link in place of a folder", str(self.path))
         for folder in (self.path.parent, self.path, *(self.path / part for part in _PARTS)):
             if not folder.is_dir():
                 folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
@@ -186,7 +193,7 @@ class SaltFolder:
         """What the entries belong to; ``None`` if the record is missing or damaged."""
         try:
             record = SaltRecord.from_json((self.path / _RECORD).read_text())
-        except (OSError, ValueError):
+        except (OSError, *_UNREADABLE_JSON):
             return None
         return record if record.salt == self.salt else None
 
@@ -195,7 +202,7 @@ class SaltFolder:
         try:
             record = json.loads((self.path / _RECORD).read_text())
             return int(record["format"]) > CACHE_FORMAT
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, *_UNREADABLE_JSON):
             return False
 
     def opaque(self) -> Contents:
@@ -232,12 +239,12 @@ class SaltFolder:
         Entries whose header does not fit are listed as ``damaged``.
         """
         found = Contents(record_bytes=self.record_bytes())
-        for file in self._entries("chunks"):
+        for file in self._entries("chunks", found):
             if match := _CHUNK.fullmatch(file.name):
                 nbytes = _size(file)
                 if nbytes is not None:
                     found.chunks[int(match[1], 16), int(match[2])] = nbytes
-        for file in self._entries("points"):
+        for file in self._entries("points", found):
             if not _HASH.fullmatch(file.name):
                 continue
             key = int(file.name, 16)
@@ -249,24 +256,48 @@ class SaltFolder:
                     found.add(PointInfo.of(entry.header))
             except DamagedFile as error:
                 found.damaged.append((Path(file.path), str(error)))
-            except OSError:
+            except FileNotFoundError:
                 continue  # another process has just removed it
-        gone = {int(path.name, 16) for path, _ in found.damaged}
-        for file in self._entries("names"):
-            if is_name(file.name):
-                named = self._read_name(file.name)
-                if named in found.points:
-                    found.names[file.name] = named
-                else:
-                    reason = "" if named in gone else "it names no point that is there"
-                    found.damaged.append((Path(file.path), reason))
-        for part in ("", "hits"):
-            for _ in self._entries(part):
-                pass  # only temporary files matter here, and they are gone
+            except OSError:
+                found.unread[Path(file.path)] = _size(file) or 0
+        self._scan_names(found)
+        for _ in self._entries("", found):
+            pass  # only temporary files matter here, and they are gone
+        for file in self._entries("hits", found):
+            has_point = not _HASH.fullmatch(file.name) or int(file.name, 16) in found.points
+            if not has_point and not found.unread:
+                with suppress(OSError):
+                    Path(file.path).unlink()
         return found
 
-    def _entries(self, part: str) -> Iterator[os.DirEntry[str]]:
-        for file in list(_files(self.path / part)):
+    def _scan_names(self, found: Contents) -> None:
+        gone = {int(path.name, 16) for path, _ in found.damaged}
+        for file in self._entries("names", found):
+            if not is_name(file.name):
+                continue
+            try:
+                named = self._read_name(file.name)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                found.unread[Path(file.path)] = _size(file) or 0
+                continue
+            if named in found.points:
+                found.names[file.name] = named
+            elif not found.unread:
+                reason = "" if named in gone else "it names no point that is there"
+                found.damaged.append((Path(file.path), reason))
+
+    def _entries(self, part: str, found: Contents) -> Iterator[os.DirEntry[str]]:
+        folder = self.path / part
+        try:
+            files = [one for one in os.scandir(folder) if one.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return
+        except OSError:
+            found.unread[folder] = 0
+            return
+        for file in files:
             if TEMPORARY.fullmatch(file.name):
                 remove_if_left_behind(Path(file.path))
             else:
@@ -276,6 +307,8 @@ class SaltFolder:
 
     def hit(self, key: int) -> None:
         """Count a hit; its time is that of the file. Several processes may do so at once."""
+        if not self.point(key).exists():
+            return  # another process has removed it
         try:
             file = os.open(self.hits(key), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError:
@@ -308,10 +341,11 @@ class SaltFolder:
         flush_folder(self.path / "names")
 
     def _read_name(self, name: str) -> int | None:
+        """The point of a name, ``None`` if the file is damaged. Raises :class:`OSError`."""
         try:
             text = self.name(name).read_text()
             key = int(text.partition(" ")[0], 16)
-        except (OSError, ValueError):
+        except ValueError:
             return None
         return key if text == _name_text(name, key) else None
 

@@ -305,6 +305,14 @@ def _described(
             PointTensor(layer, name, dtype, tuple(shape), offset)
             for layer, name, dtype, shape, offset in record["tensors"]
         )
-        return tuple(record["first"]), tensors, str(record.get("paging", ""))
-    except (ValueError, TypeError, KeyError) as error:
+        first, paging = tuple(record["first"]), str(record.get("paging", ""))
+        paging.encode()
+        numbers = (*first, *(n for one in tensors for n in (one.layer, *one.shape, one.offset)))
+        words = (word for one in tensors for word in (one.name, one.dtype))
+        if not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError("a number is none")
+        if not all(type(word) is str for word in words):
+            raise ValueError("a word is none")
+        return first, tensors, paging
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedFile(f"the description in its header cannot be read: {error}") from None

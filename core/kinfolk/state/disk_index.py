@@ -54,7 +54,9 @@ class FolderIndex:
         }
         self._needed, self._passing, self.nbytes = Counter(), Counter(), 0
         for found in contents.values():
-            self.nbytes += found.record_bytes + sum(found.chunks.values())
+            self.nbytes += found.record_bytes + sum(
+                (*found.chunks.values(), *found.unread.values())
+            )
             for point in found.points.values():
                 self._count(point, 1)
         self.folders, self.contents = folders, contents
@@ -105,9 +107,12 @@ class FolderIndex:
         return before - self.nbytes
 
     def remove_orphans(self) -> int:
-        """Remove chunks that no point needs; returns the bytes that became free."""
+        """Remove chunks that no point needs; returns the bytes that became free. None go where a
+        point may not have been read."""
         before = self.nbytes
         for salt, contents in self.contents.items():
+            if contents.unread:
+                continue
             for key, pool in list(contents.chunks):
                 file = (salt, key, pool)
                 if not self._needed[file] and file not in self.kept:

@@ -34,14 +34,15 @@ MANY_RUN_ROWS = tl.constexpr(MAX_MANY_RUN_ROWS)
 
 
 MAX_RUN_RESULTS = 4096
-"""Most results of runs that a step stores, one for each row, run and head: so memory has a bound,
-and a step of many rows fills the device with fewer runs of each sequence."""
+"""Most results of runs that a step stores, one for each row, run and head, or one for each row if
+there are more rows: so memory has a bound, and a step of many rows fills the device with fewer runs
+of each sequence."""
 
 
 def most_runs_of_step(rows: int) -> int:
     """The most runs of any sequence in a step of ``rows`` rows. The same for all steps of up to 16
     rows, so that their sequences do not depend on the number of rows."""
-    return MAX_RUN_RESULTS >> max(4, (rows - 1).bit_length())
+    return max(1, MAX_RUN_RESULTS >> max(4, (rows - 1).bit_length()))
 
 
 def most_runs(width: int, rows: int, most_of_step: int) -> int:
