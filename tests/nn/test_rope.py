@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from kinfolk.config import Rope, Yarn
+from kinfolk.gguf.metadata import Metadata
 from kinfolk.nn.rope import RotaryEmbedding, frequencies, magnitude
+from kinfolk.nn.rope_metadata import read_rope
 from kinfolk_kernels.qk_rope_write.rope import rope as turn
 
 PLACES = (8, 12, 16, 24, 31)
@@ -37,6 +39,21 @@ def test_yarn_frequencies(setting, expected):
 def test_plain_frequencies():
     found = frequencies(Rope(dims=64, base=1e7))
     assert found[[0, 1, 31]].tolist() == pytest.approx([1, 0.604296, 1.65482e-7], rel=3e-6)
+
+
+@pytest.mark.parametrize("name", ["rope.scaling.factor", "rope.scale_linear"])
+@pytest.mark.parametrize(("kind", "factor"), [("", 4.0), ("linear", 4.0), ("", 1.0), ("none", 4.0)])
+def test_a_factor_without_a_kind_is_linear(name, kind, factor):
+    """Old files name no kind."""
+    keys = {"general.architecture": "a", "a.rope.freq_base": 1e4, f"a.{name}": factor}
+    meta = Metadata.from_dict(keys | ({"a.rope.scaling.type": kind} if kind else {}))
+    found = read_rope(meta, 8, default_dims=8)
+    assert found.linear_factor == (1.0 if kind == "none" else factor)
+
+
+def test_a_factor_of_0_is_none():
+    keys = {"general.architecture": "a", "a.rope.freq_base": 1e4, "a.rope.scaling.factor": 0.0}
+    assert read_rope(Metadata.from_dict(keys), 8, default_dims=8).linear_factor == 1.0
 
 
 def test_a_linear_factor_slows_every_pair_down():

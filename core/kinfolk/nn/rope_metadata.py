@@ -10,6 +10,9 @@ from kinfolk.gguf.metadata import Metadata
 
 _ROUNDING: Final = 1e-3
 
+_LINEAR_FACTORS: Final = ("rope.scaling.factor", "rope.scale_linear")
+"""The key of the factor, and the one that older files have."""
+
 MOST_BASE: Final = 1e15
 MOST_FACTOR: Final = 1e6
 """Largest factor of context extension and of YaRN's betas, a thousand times those of real files."""
@@ -33,7 +36,7 @@ def read_rope(
     Raises :class:`ModelFormatError` naming a key, or :class:`UnsupportedModelError`.
     """
     key = meta.arch_key
-    kind = meta.string(key("rope.scaling.type"), default="none") if scaled else "none"
+    kind = scaling_kind(meta) if scaled else "none"
     if kind not in ("none", "linear", "yarn"):
         raise meta.unsupported(
             f"key {key('rope.scaling.type')!r} is {kind!r}; known are none, linear and yarn"
@@ -52,8 +55,25 @@ def read_rope(
             key(f"rope.freq_base{suffix}"), default=default_base, above=1, maximum=MOST_BASE
         ),
         yarn=_read_yarn(meta) if kind == "yarn" else None,
-        linear_factor=_factor(meta, "factor") if kind == "linear" else 1.0,
+        linear_factor=_linear_factor(meta) if kind == "linear" else 1.0,
     )
+
+
+def scaling_kind(meta: Metadata) -> str:
+    """How the context was extended. A factor without a kind is linear, as in llama.cpp: files from
+    before there were kinds have no more."""
+    key = meta.arch_key("rope.scaling.type")
+    if key in meta:
+        return meta.string(key)
+    stated = any(meta.arch_key(name) in meta for name in _LINEAR_FACTORS)
+    return "linear" if stated and _linear_factor(meta) != 1 else "none"
+
+
+def _linear_factor(meta: Metadata) -> float:
+    """The factor of linear extension; 0 is none."""
+    new, old = map(meta.arch_key, _LINEAR_FACTORS)
+    factor = meta.number(new if new in meta else old, minimum=0, maximum=MOST_FACTOR)
+    return factor or 1.0
 
 
 def _factor(

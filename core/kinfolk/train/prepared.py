@@ -15,6 +15,7 @@ from kinfolk.errors import RequestError, SettingsError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.registry import Registry
 from kinfolk.settings import Settings
+from kinfolk.state.cache_salt import model_hash
 from kinfolk.text.tokenizer import Tokenizer
 from kinfolk.train.kinds import DRAFTER_KINDS, TargetFile, TrainingPlan
 from kinfolk.train.options import TrainOptions
@@ -49,6 +50,7 @@ def prepare_run(
     documents = read_documents(data)
     tokenizer, _, chat_format = open_text(target, settings, registry)
     with GGUFFile.open(target, formats.tensor_types()) as file:
+        contents = model_hash(file)
         family = registry.family_for(file.metadata.architecture, settings.model_family)
         config: ModelConfig = family.read_config(file.metadata)
         if options.length > config.context:
@@ -63,7 +65,7 @@ def prepare_run(
     identity = {
         **options.identity(),
         "--data": fingerprint(documents),
-        "-m": f"{config.name}, {target.stat().st_size} bytes",
+        "-m": f"{config.name}, {contents}",
     }
     return PreparedRun(target, plan, texts, held_out, identity)
 

@@ -121,22 +121,37 @@ def divide(
 ) -> tuple[list[Text], list[Text]]:
     """(texts to learn from, texts that are held out), in an order that ``seed`` decides.
 
-    Whole documents are held out where there are two or more, pieces of the only one otherwise.
-    ``most`` limits the texts. Raises :class:`RequestError` for a single text.
+    Whole documents are held out where some are short enough; else the end of the longest one, which
+    is learned up to there; and pieces of the only one. ``most`` limits the texts. Raises
+    :class:`RequestError` for a single text.
     """
     shuffled = list(documents) if len(documents) > 1 else [[text] for text in documents[0]]
     random.Random(seed).shuffle(shuffled)
-    texts = [text for document in shuffled for text in document]
-    texts = texts[:most]
-    if len(texts) < 2:
+    shuffled = _first_of(shuffled, most)
+    total = sum(map(len, shuffled))
+    if total < 2:
         raise RequestError(
             "the data holds a single text; at least two are needed, one to learn from and one to "
             "measure with: add data, or choose a smaller --length"
         )
-    count, held_out = min(_MOST_HELD_OUT, max(1, len(texts) // _HELD_OUT)), 0
+    count = min(_MOST_HELD_OUT, max(1, total // _HELD_OUT))
+    texts, held_out = list[Text](), list[Text]()
     for document in shuffled:
-        if held_out >= count:
-            break
-        held_out += len(document)
-    held_out = min(held_out, _MOST_HELD_OUT, len(texts) // 2)
-    return texts[held_out:], texts[:held_out]
+        fits = len(document) <= count - len(held_out)
+        (held_out if fits else texts).extend(document)
+    if not held_out:
+        longest = max(shuffled, key=len)
+        held_out = list(longest[-count:])
+        others = [text for document in shuffled if document is not longest for text in document]
+        texts = [*others, *longest[:-count]]
+    return texts, held_out
+
+
+def _first_of(documents: Sequence[Sequence[Text]], most: int | None) -> list[Sequence[Text]]:
+    """Documents of ``most`` texts together; the last one may be cut."""
+    found, left = [], sum(map(len, documents)) if most is None else most
+    for document in documents:
+        if left > 0:
+            found.append(document[:left])
+            left -= len(document)
+    return found

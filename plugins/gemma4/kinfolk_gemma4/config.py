@@ -12,7 +12,7 @@ from pydantic import Field
 
 from kinfolk.config import ModelConfig, Rope, common_fields, layer_count
 from kinfolk.gguf.metadata import Metadata
-from kinfolk.nn.rope_metadata import read_rope
+from kinfolk.nn.rope_metadata import read_rope, scaling_kind
 
 DEFAULT_SOFTCAP: Final = 30.0
 """The softcap of a file that states none; 0 = no softcap."""
@@ -125,7 +125,7 @@ def layer_fields(meta: Metadata) -> dict[str, Any]:
 
 def _refuse_other_kinds(meta: Metadata) -> None:
     key = meta.arch_key
-    scaling = meta.string(key("rope.scaling.type"), default="none")
+    scaling = scaling_kind(meta)
     checks = [(key("rope.scaling.type"), scaling, "none")] + [
         (key(name), meta.number(key(name), default=only, minimum=0), only) for name, only in _FIXED
     ]
