@@ -117,6 +117,20 @@ def test_continuations_that_were_written_are_not_written_again(run, tmp_path, mo
     assert all(after[n] == text for n, text in before.items())
 
 
+def test_another_model_of_the_same_name_and_size_is_another_target(cases, registry, data, tmp_path):
+    other = tmp_path / "other.gguf"
+    content = bytearray((cases / f"{CASE}.gguf").read_bytes())
+    content[-1] ^= 1
+    other.write_bytes(content)
+    settings, options = load_settings(device="cpu", dtype="f32"), TrainOptions(**SMALL)
+    identities = [
+        prepare_run(path, [data], options, settings, registry).identity
+        for path in (cases / f"{CASE}.gguf", other)
+    ]
+    different = {key for key in identities[0] if identities[0][key] != identities[1][key]}
+    assert different == {"-m"}
+
+
 def test_continuations_are_what_the_model_says(cases, registry):
     settings = load_settings(device="cpu", dtype="f32", context=64, slots=3)
     with Runtime.open(cases / f"{CASE}.gguf", settings, registry) as runtime:
