@@ -256,6 +256,15 @@ def test_more_slices_than_are_looked_at_together(steps, make, assert_near, poiso
     assert_near(found, exact(q, rows, memory, FIRST, BF16), NARROW)
 
 
+def test_more_rows_than_results_of_runs_are_kept_for(steps, make, assert_near, poisoned):
+    """Of a slice of more than 4096 rows, and sequences of few rows beside it."""
+    few = steps.certain(2500, 1), steps.random_tree(1300, 16), steps.certain(0, 20)
+    rows, q, _, memory = make((steps.certain(0, 4100), *few), FIRST, BF16)
+    with poisoned():
+        found = attention(*arguments(q, rows, memory, FIRST))
+    assert_near(found, exact(q, rows, memory, FIRST, BF16), NARROW)
+
+
 STORAGES = {
     "f16": Storage(dtype=torch.float16),
     "q4_0 rotated": Storage(("q4_0", "q4_0"), rotated=True),

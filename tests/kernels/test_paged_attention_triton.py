@@ -27,7 +27,7 @@ from kinfolk_kernels.paged_attention.decode import most_runs, most_runs_of_step,
 from kinfolk_kernels.paged_attention.epilogue import Epilogue
 from kinfolk_kernels.paged_attention.launches import Call
 from kinfolk_kernels.paged_attention.op import GATED_ATTENTION, GatedAttentionArguments
-from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, heights
+from kinfolk_kernels.paged_attention.tiles import SMALL_SHARED, Device, device_of, heights
 from kinfolk_kernels.rows import CHUNK_POSITIONS
 
 pytestmark = pytest.mark.interpreter
@@ -133,6 +133,23 @@ def test_rows_of_a_block_see_each_other_in_both_directions(
     call = (q, memory.pools, memory.arenas, rows, rows.table, window, SCALE, Epilogue())
     expected = gated_attention(*call, module=reference).values
     assert_near(gated_attention(*call).values, expected.double(), F32)
+
+
+def test_short_sequences_beside_more_rows_than_results_of_runs_are_kept_for(
+    steps, memories, mild, assert_near
+):
+    """Each has one run then. The long slice, which other launches compute, is left out."""
+    rows = steps.build(steps.certain(0, 4096), steps.random_tree(70, 4), places=1)
+    memory = memories.fill(rows, 1, mild, (DIM, VALUE_DIM), torch.float32)
+    q = mild(len(rows.positions), 1, DIM)
+    operands = q, memory.pools, memory.arenas, rows, rows.table, None, SCALE, Epilogue()
+    call = Call(*operands, device_of(q))
+    outputs = call.outputs()
+    for launch in call.launches(outputs):
+        if "prefill" not in getattr(launch.kernel, "fn", launch.kernel).__name__:
+            launch.run()
+    expected = memories.exact(q, memory, rows, None, SCALE)
+    assert_near(outputs.values[-4:], expected[-4:], F32)
 
 
 def test_rows_that_fill_several_tiles(steps, check):
