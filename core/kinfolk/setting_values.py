@@ -5,11 +5,23 @@ They are validators of :class:`kinfolk.settings.Settings` and raise :class:`Valu
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 
 DRAFT_WORDS: Final = ("auto", "off")
 """Values of ``--draft`` that are no names of drafters."""
+
+
+MOST_GIB: Final = 2.0**40
+"""Of memory or disks."""
+
+
+def home_expanded(path: Path) -> Path:
+    """``~`` as the home directory: shells leave it alone in ``--flag=~/file``. That of an unknown
+    user stays as it is, and is no file."""
+    return Path(os.path.expanduser(path))
 
 
 def split_names(value: object) -> object:

@@ -19,10 +19,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kinfolk.errors import SettingsError
 from kinfolk.setting_values import (
+    MOST_GIB,
     blank_is_unset,
     budget_of_experts,
     device_name,
     distinct,
+    home_expanded,
     one_word_alone,
     overrides,
     split_names,
@@ -72,6 +74,7 @@ Drafters = Annotated[
     AfterValidator(distinct),
     AfterValidator(one_word_alone),
 ]
+OwnPath = Annotated[Path, AfterValidator(home_expanded)]
 OptionalText = Annotated[str | None, BeforeValidator(blank_is_unset)]
 
 
@@ -98,7 +101,7 @@ class Settings(BaseSettings):
     )
 
     # -- process
-    cache_dir: Path = Field(
+    cache_dir: OwnPath = Field(
         default_factory=_default_cache_dir, description="directory of derived files"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -113,6 +116,7 @@ class Settings(BaseSettings):
     memory: float | None = Field(
         None,
         gt=0,
+        le=MOST_GIB,
         allow_inf_nan=False,
         description="most GiB of device memory to use; unset = all that is free",
     )
@@ -140,11 +144,12 @@ class Settings(BaseSettings):
     expert_host: float | None = Field(
         None,
         gt=0,
+        le=MOST_GIB,
         allow_inf_nan=False,
         description="most GiB of host memory for experts; unset = what is free when the model "
         "opens (--expert-budget)",
     )
-    expert_profile: Path | None = Field(
+    expert_profile: OwnPath | None = Field(
         None,
         description="file that keeps how often each expert was used: the most used ones begin on "
         "the device; written anew every ten minutes and at the end",
@@ -185,6 +190,7 @@ class Settings(BaseSettings):
     cache_memory: float | None = Field(
         None,
         ge=0,
+        le=MOST_GIB,
         allow_inf_nan=False,
         description="GiB of host memory for checkpoints that leave the device; unset = a quarter "
         "of what is free, at most 8; 0 = none",
@@ -198,6 +204,7 @@ class Settings(BaseSettings):
     cache_disk: float = Field(
         0.0,
         ge=0,
+        le=MOST_GIB,
         allow_inf_nan=False,
         description="most GiB on the disk for prefixes of prompts, of all models together; 0 = "
         "none are kept there",
@@ -227,7 +234,7 @@ class Settings(BaseSettings):
         "model that reads along (--kvflash-drafter), oracle = exact keys in host memory: slow, for "
         "tests and measurements, and refused by servers",
     )
-    kvflash_drafter: Path | None = Field(
+    kvflash_drafter: OwnPath | None = Field(
         None,
         description="file of the small model of --kvflash-policy drafter; its keys and values of "
         "all positions of all slots are on the device",
@@ -242,6 +249,7 @@ class Settings(BaseSettings):
     kvflash_host: float | None = Field(
         None,
         gt=0,
+        le=MOST_GIB,
         allow_inf_nan=False,
         description="GiB of host memory for chunks of sequences longer than --kvflash; unset = "
         "enough for all slots, at most half of what is free",
@@ -263,7 +271,7 @@ class Settings(BaseSettings):
         description="ratios by the length of a prompt instead of --prefill-compression-keep-ratio: "
         'points TOKENS:RATIO with lines between them, as "10000:0.5 40000:0.2 100000:0.1"',
     )
-    prefill_compression_drafter: Path | None = Field(
+    prefill_compression_drafter: OwnPath | None = Field(
         None,
         description="file of a small model that reads prompts first, to find what their questions "
         "are about; requests may then ask for --prefill-compression themselves",
@@ -304,7 +312,7 @@ class Settings(BaseSettings):
         "that of --draft-model, a file NAME-draft.gguf or NAME.dflash.gguf beside NAME.gguf, or "
         "the model's own, and where the text repeats itself, ngram; off = none",
     )
-    draft_model: Path | None = Field(
+    draft_model: OwnPath | None = Field(
         None, description="file of a drafter with weights, which drafts for the model"
     )
     draft_mode: Literal["auto", "chain", "tree"] = Field(

@@ -206,7 +206,8 @@ def test_a_server_that_cannot_start_is_told_with_its_reason(program, model):
     assert "does not fit" in done.stderr
 
 
-def test_ctrl_c_stops_the_server_too(model, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_server_too(model, tmp_path, number):
     words = ("--http", "--streams", "1", "--prompts", "3", "--generate", 400)
     process = subprocess.Popen(
         [sys.executable, "-m", "kinfolk", "bench", "-m", str(model), *map(str, words)],
@@ -214,7 +215,7 @@ def test_ctrl_c_stops_the_server_too(model, tmp_path):
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 60
@@ -222,10 +223,10 @@ def test_ctrl_c_stops_the_server_too(model, tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "Traceback" not in errors
     assert not any(server.is_running() for server in started)

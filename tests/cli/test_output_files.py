@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -75,3 +79,44 @@ def test_logits_take_their_room_on_the_disk_as_they_come(tmp_path):
     assert sizes[0] < sizes[1] == (tmp_path / "out.npy").stat().st_size
     assert np.array_equal(np.load(tmp_path / "out.npy"), np.ones((2048, 64), np.float32))
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("victim", ["model", "tokens"])
+def test_logits_do_not_replace_what_they_are_computed_from(
+    kinfolk, model, tokens, tmp_path, victim
+):
+    own = tmp_path / "own.gguf"
+    own.write_bytes(model.read_bytes())
+    out = own if victim == "model" else tokens
+    before = out.read_bytes()
+    done = kinfolk("logits", own, "--tokens", tokens, "--out", out)
+    assert done.exit_code == 2
+    assert f"{out} is a file that is read; choose another name" in done.stderr
+    assert out.read_bytes() == before
+
+
+def test_a_name_that_is_too_long_is_told(kinfolk, model, tokens, tmp_path):
+    done = kinfolk("logits", model, "--tokens", tokens, "--out", tmp_path / ("a" * 253))
+    assert done.exit_code == 2
+    assert "cannot be written: File name too long" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_partial_file(tmp_path, number):
+    words = ("synth", "qwen3.5-0.8b", "out.gguf", "--layers", "8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kinfolk", *words],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    finally:
+        process.kill()
+    assert list(tmp_path.iterdir()) == []

@@ -226,6 +226,14 @@ def test_windows_without_a_part_of_the_text_are_refused(kinfolk, model, tmp_path
     assert f"--stride {stride} is larger than the windows" in result.stderr
 
 
+def test_windows_of_one_token_are_refused(kinfolk, model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("one two three")
+    result = kinfolk("perplexity", model, text, "-c", 1)
+    assert result.exit_code == 2
+    assert "--context must be at least 2" in result.stderr
+
+
 def test_a_text_of_one_token_cannot_be_scored(kinfolk, model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a")

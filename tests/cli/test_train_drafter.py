@@ -94,6 +94,16 @@ def test_the_model_itself_is_never_replaced(kinfolk, model, data, tmp_path):
     assert path.read_bytes() == model.read_bytes()
 
 
+def test_the_texts_are_never_replaced(kinfolk, model, data):
+    (text, *_) = [path for path in data.rglob("*") if path.is_file()]
+    before = text.read_bytes()
+    named = ("-m", model, "--data", data, "-o", text, "--overwrite")
+    result = kinfolk("train-drafter", *named, "--steps", 1)
+    assert result.exit_code == 2
+    assert f"{text} is a file that is read" in result.stderr
+    assert text.read_bytes() == before
+
+
 def test_its_help_teaches(kinfolk):
     text = kinfolk("train-drafter", "--help").stdout
     for words in ("--continue", "expected length", "Ctrl-C", "--draft-model", "--kind mtp"):
@@ -116,6 +126,8 @@ def test_its_help_teaches(kinfolk):
         (("--mask-token", 99999), "--mask-token 99999 is no token"),
         (("--outtype", "q9"), "q9"),
         (("--block", 64, "--length", 64), "too short for a block of 64 rows"),
+        (("--learning-rate", "nan"), "nan is not a finite number"),
+        (("--gamma", "inf"), "inf is not a finite number"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_loaded(train, tmp_path, options, message):

@@ -106,6 +106,27 @@ def test_an_interruption_leaves_what_was_there_before(path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_one_process_at_a_time_writes_a_file(path):
+    """The second one neither writes into the first one's file nor removes it."""
+    with GGUFOutput(path, METADATA, [V]) as first:
+        with pytest.raises(OutputError, match="another process is writing it"):
+            GGUFOutput(path, METADATA, [V]).__enter__()
+        first.write("v", numbered(12))
+    assert sorted(path.parent.iterdir()) == [path]
+    with GGUFOutput(path, METADATA, [V], overwrite=True) as again:
+        again.write("v", numbered(12))
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+def test_a_partial_file_of_a_killed_process_is_replaced(path):
+    path.with_name(path.name + ".partial").write_bytes(b"x" * 100_000)
+    with GGUFOutput(path, METADATA, [V]) as output:
+        output.write("v", numbered(12))
+    with GGUFFile.open(path) as file:
+        assert bytes(file.inventory.bytes("v")) == bytes(range(12))
+    assert path.stat().st_size < 10_000
+
+
 def test_a_tensor_that_is_not_complete_is_named(path):
     with (
         pytest.raises(ValueError, match="not written in full: v"),

@@ -90,6 +90,10 @@ def test_a_blank_text_is_unset(monkeypatch):
         ("memory", "0", "must be a number, above 0"),
         ("memory", "nan", "must be a number, above 0"),
         ("memory", "inf", "must be a number, above 0"),
+        ("memory", "1e300", "must be a number, above 0"),
+        ("cache_memory", "1e300", "must be a number"),
+        ("cache_disk", "1e300", "must be a number"),
+        ("expert_host", "1e300", "must be a number, above 0"),
         ("dtype", "f64", "must be auto, f32, f16 or bf16 (got 'f64')"),
         ("dtype", "BF16", "(got 'BF16'); did you mean bf16?"),
         ("weights", "pack", "did you mean packed?"),
@@ -237,3 +241,22 @@ def test_every_setting_is_described():
         assert field.description or any(
             getattr(part, "description", None) for part in field.metadata
         ), name
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "cache_dir",
+        "draft_model",
+        "expert_profile",
+        "kvflash_drafter",
+        "prefill_compression_drafter",
+    ],
+)
+def test_a_path_may_begin_with_the_home_directory(monkeypatch, tmp_path, field):
+    """Shells leave ``--flag=~/file`` alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert getattr(load_settings(**{field: "~/x"}), field) == tmp_path / "x"
+    monkeypatch.setenv(f"KINFOLK_{field.upper()}", "~/y")
+    assert getattr(load_settings(), field) == tmp_path / "y"
+    assert getattr(load_settings(**{field: "~nobody-at-all/x"}), field) == Path("~nobody-at-all/x")

@@ -174,6 +174,12 @@ def test_a_family_that_is_not_there_and_a_filter_that_matches_nothing(tmp_path):
     assert done.stderr.splitlines()[-1] == "error: no check matches 'nothing_like_it'"
 
 
+def test_ctrl_c_ends_the_checks(monkeypatch):
+    monkeypatch.setattr(pytest, "main", lambda *_, **__: pytest.ExitCode.INTERRUPTED)
+    with pytest.raises(KeyboardInterrupt):
+        run_checks("qwen35")
+
+
 def test_without_pytest_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"need pytest and hypothesis.*kinfolk\[testing\]"):

@@ -209,7 +209,7 @@ def _opened(settings: Settings) -> PrefixFolder:
     from kinfolk.state.disk import PREFIX_FOLDER
     from kinfolk.state.disk_admin import PrefixFolder
 
-    return PrefixFolder(settings.cache_dir.expanduser() / PREFIX_FOLDER)
+    return PrefixFolder(settings.cache_dir / PREFIX_FOLDER)
 
 
 def _changed(folder: PrefixFolder, change: Callable[[], int]) -> int:

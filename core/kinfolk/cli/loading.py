@@ -21,6 +21,7 @@ from kinfolk.engine.bundled import bundled_model
 from kinfolk.errors import ModelFormatError, SettingsError
 from kinfolk.registry import Registry
 from kinfolk.residency.options import chunk_drafter
+from kinfolk.setting_values import home_expanded
 from kinfolk.settings import Settings, load_settings, typed_options, unknown_variables
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def model_path(name: str | None, registry: Registry) -> Path:
 def find_model(name: str) -> Path:
     """The path of a model file. Raises :class:`ModelFormatError`, with a suggestion, if there is no
     such file."""
-    path = Path(name).expanduser()
+    path = home_expanded(Path(name))
     if path.is_dir():
         raise ModelFormatError(f"is a folder, not a model file; {_folder_hint(path)}", path=path)
     if path.is_file():

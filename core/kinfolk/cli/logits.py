@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import Requirements, open_model, read_settings
+from kinfolk.cli.loading import Requirements, find_model, open_model, read_settings
 from kinfolk.cli.options import LOADING, model_argument, settings_options
 from kinfolk.errors import OutputError, RequestError
-from kinfolk.gguf.output import PARTIAL, check_target
+from kinfolk.gguf.output import PARTIAL, check_target, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +51,8 @@ def logits(
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
     target = Path(out)
-    check_target(target, overwrite=True)
+    read = [Path(tokens), *([] if model is None else [find_model(model)])]
+    check_target(target, overwrite=True, inputs=read)
     need = Requirements(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
     with open_model(settings, model, need) as loaded:
         vocabulary = loaded.info.vocabulary
@@ -88,15 +90,18 @@ def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]
     its name at the end. Raises :class:`OutputError`."""
     from numpy.lib import format as npy
 
-    partial = path.with_name(path.name + PARTIAL)
+    file, partial = claim(path), path.with_name(path.name + PARTIAL)
     head = {"descr": "<f4", "fortran_order": False, "shape": shape}
     try:
-        with partial.open("wb") as target:
+        with open(file, "wb") as target:
             npy.write_array_header_1_0(target, head)
             for part in parts:
                 target.write(part.float().cpu().numpy().astype("<f4").data)
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError.of(path, error) from None
-    finally:
-        partial.unlink(missing_ok=True)
+            target.flush()
+            partial.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError):
+            raise OutputError.of(path, error) from None
+        raise

@@ -7,6 +7,7 @@ to list commands in the help or to resolve a name that is not built in.
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -182,13 +183,22 @@ def cli(debug: bool, log_level: str | None) -> None:
       2    invalid arguments or input
       130  interrupted
       141  stdout is a pipe that nothing reads any more
+      143  ended by SIGTERM (129 by SIGHUP)
     """
 
 
 def main() -> None:
     """Entry point of the ``kinfolk`` program."""
     guard_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # else nohup, or who calls this, decides
+            signal.signal(number, _exit_by_signal)
     cli.main(prog_name="kinfolk")
+
+
+def _exit_by_signal(number: int, frame: object) -> NoReturn:
+    """End as a shell reports it, but so that temporary files and other processes go too."""
+    sys.exit(128 + number)
 
 
 def _globals_first(args: list[str]) -> tuple[list[str], bool]:

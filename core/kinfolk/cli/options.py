@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, Final, Protocol, TypeVar, get_args
 
 import click
@@ -55,6 +56,20 @@ _METAVARS: Final = {
     "prefill_compression_curve": "TOKENS:RATIO ...",
 }
 _SHORT: Final = {"context": "-c"}
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN and infinity."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def setting(field: str, *aliases: str) -> Decorator:

@@ -71,6 +71,8 @@ def perplexity(
     text = decode(raw, "stdin" if name == "-" else name, errors)
     settings = read_settings(ctx, slots=1, checkpoints=0, context=WINDOW)
     if settings.context is not None:
+        if settings.context < 2:
+            raise SettingsError("--context must be at least 2: no token of a window of 1 is scored")
         _check_stride(stride, settings.context)
     registry = discover(settings)
     path = model_path(model, registry)

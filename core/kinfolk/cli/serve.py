@@ -17,6 +17,7 @@ from kinfolk.cli.options import (
     ENGINE,
     LOADING,
     PREFIXES,
+    FiniteRange,
     model_argument,
     settings_options,
 )
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
     from kinfolk.server.options import ServerOptions
 
 _MAX_SECONDS: Final = 86400
-
-
-class Seconds(click.FloatRange):
-    """A time in seconds, at most a day; refuses NaN and infinity."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if not seconds <= _MAX_SECONDS:
-            self.fail(f"{value} is not a number of at most {_MAX_SECONDS} seconds.", param, ctx)
-        return seconds
 
 
 @click.command(
@@ -88,7 +75,7 @@ Examples:
 )
 @click.option(
     "--ping",
-    type=Seconds(min=0.1),
+    type=FiniteRange(0.1, _MAX_SECONDS),
     default=15.0,
     show_default=True,
     metavar="SECONDS",
@@ -96,7 +83,7 @@ Examples:
 )
 @click.option(
     "--shutdown-grace",
-    type=Seconds(min=0),
+    type=FiniteRange(0, _MAX_SECONDS),
     default=5.0,
     show_default=True,
     metavar="SECONDS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,14 @@ import click
 from kinfolk.cli.console import ProgressBar, note, print_json, size
 from kinfolk.cli.loading import check_model, discover, model_path, read_settings
 from kinfolk.cli.main import EXIT_INTERRUPTED
-from kinfolk.cli.options import LOADING, SEED, json_option, model_argument, settings_options
+from kinfolk.cli.options import (
+    LOADING,
+    SEED,
+    FiniteRange,
+    json_option,
+    model_argument,
+    settings_options,
+)
 from kinfolk.errors import OutputError
 from kinfolk.gguf.output import check_target
 from kinfolk.train.kinds import DRAFTER_KINDS
@@ -78,7 +85,7 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="N",
     help="Train for about N seconds; loading and --continue come on top. Default: 600.",
 )
@@ -92,7 +99,7 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     show_default=True,
     help="Of continuations; 0 = greedy.",
@@ -156,33 +163,33 @@ Ctrl-C ends the run and leaves OUT.training; the same command goes on from there
 @click.option("--batch", type=_POSITIVE, default=4, show_default=True, help="Texts in a step.")
 @click.option(
     "--learning-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=6e-4,
     show_default=True,
     help="The highest; it warms up, then falls by a cosine.",
 )
 @click.option(
     "--weight-decay",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     show_default=True,
     help="Of AdamW.",
 )
 @click.option(
     "--gamma",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Token k of a draft counts exp(-(k - 1) / GAMMA). Default: half of --block, at most 7.",
 )
 @click.option(
     "--ema",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=FiniteRange(0, 1, max_open=True),
     default=0.0,
     show_default=True,
     help="Decay of averaged weights, such as 0.999; 0 = none.",
 )
 @click.option(
     "--feature-memory",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=2.0,
     show_default=True,
     help="GiB of main memory for the model's features, which are computed again beyond.",
@@ -222,7 +229,7 @@ def train_drafter(ctx: click.Context, /, **params: Any) -> None:
     fields = {name: params[name] for name in TrainOptions.__dataclass_fields__}
     fields["feature_layers"] = layer_numbers(params["feature_layers"])
     options = TrainOptions(**fields)
-    check_target(out, params["overwrite"])
+    check_target(out, params["overwrite"], inputs=_files_of(params["paths"]))
     settings = read_settings(ctx)
     registry = discover(settings)
     target = model_path(params["model"], registry)
@@ -269,15 +276,24 @@ class _Report:
         self.bar(done, total, what)
 
 
+def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        yield from path.rglob("*") if path.is_dir() else (path,)
+
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C or SIGTERM came.
+    """A function that says whether Ctrl-C, SIGTERM or SIGHUP came.
 
     A step that runs ends first, so that a checkpoint never has half of one; a second signal does
     not wait. The handler is silent, because it may run while another line is being printed.
     """
     came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
 
     def handle(number: int, frame: object) -> None:
         came.append(number)

@@ -46,5 +46,5 @@ class CompressionOptions:
             settings.prefill_compression,
             settings.prefill_compression_threshold,
             curve,
-            drafter.expanduser(),
+            drafter,
         )

@@ -113,7 +113,7 @@ def convert_drafter(
 
     Arguments and errors are those of :func:`convert`.
     """
-    check_target(path, overwrite)
+    check_target(path, overwrite, inputs=[target])
     formats = formats or QuantFormats()
     mix = _mix(outtype, formats)
     with HFCheckpoint(directory) as checkpoint:

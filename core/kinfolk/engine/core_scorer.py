@@ -142,7 +142,7 @@ def _file_hash(settings: Settings, formats: QuantFormats) -> str:
     path = settings.kvflash_drafter
     if path is None:
         return ""
-    with GGUFFile.open(path.expanduser(), formats.tensor_types()) as file:
+    with GGUFFile.open(path, formats.tensor_types()) as file:
         return model_hash(file)
 
 

@@ -291,7 +291,7 @@ def open_disk(loaded: LoadedModel, settings: Settings) -> DiskCache | None:
         return None
     if loaded.limits.host_bytes == 0:
         raise SettingsError(NO_HOST_MEMORY, field="cache_disk")
-    folder = settings.cache_dir.expanduser() / PREFIX_FOLDER
+    folder = settings.cache_dir / PREFIX_FOLDER
     limit = int(settings.cache_disk * 2**30)
     return DiskCache.open(folder, salt_record(loaded, loaded.slice_rows), limit)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +54,8 @@ class GGUFOutput:
     ``NAME.partial`` until the ``with`` block ends. If the block raises, the file is removed; a
     killed process leaves the partial file, which the next run replaces.
 
-    Raises :class:`OutputError` if the file exists (unless ``overwrite``) or cannot be written,
+    Raises :class:`OutputError` if the file exists (unless ``overwrite``), is being written by
+    another process or cannot be written,
     :class:`CapacityError` if the disk is too small.
     """
 
@@ -81,11 +84,11 @@ class GGUFOutput:
 
     def __enter__(self) -> GGUFOutput:
         check_target(self.path, self._overwrite)
+        self._file = claim(self.path)
         try:
             _write_header(self.partial, self._metadata, self._tensors)
             end = self._place(self.partial.stat().st_size)
             self._check_room(end)
-            self._file = os.open(self.partial, os.O_WRONLY)
             os.ftruncate(self._file, end)
         except OSError as error:
             self._discard()
@@ -110,10 +113,11 @@ class GGUFOutput:
             raise ValueError(f"tensors that were not written in full: {', '.join(incomplete[:5])}")
         try:
             os.fsync(self._file)
-            os.close(self._file)
             os.replace(self.partial, self.path)
+            os.close(self._file)  # with its name, so that no other process takes it for its own
         except OSError as failure:
-            self.partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.partial.unlink()
             raise OutputError.of(self.path, failure) from None
 
     def write(self, name: str, data: ByteArray, offset: int = 0) -> None:
@@ -179,14 +183,42 @@ class GGUFOutput:
             )
 
     def _discard(self) -> None:
+        with suppress(OSError):
+            self.partial.unlink()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        self.partial.unlink(missing_ok=True)
 
 
-def check_target(path: Path, overwrite: bool) -> None:
-    """Raise :class:`OutputError` if no file can be created at ``path``."""
+def claim(path: Path) -> int:
+    """A descriptor of the empty partial file of ``path``, which no other process writes as long as
+    it is open. Raises :class:`OutputError`."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        while True:
+            file = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file), os.stat(partial)):
+                    os.ftruncate(file, 0)
+                    return file
+            except FileNotFoundError:
+                pass  # who wrote it has just ended
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+    except BlockingIOError:
+        raise OutputError(f"{path}: another process is writing it") from None
+    except OSError as error:
+        raise OutputError.of(path, error) from None
+
+
+def check_target(path: Path, overwrite: bool, inputs: Iterable[Path] = ()) -> None:
+    """Raise :class:`OutputError` if no file can be created at ``path``, or if it is one of the
+    ``inputs``."""
+    if path.is_file() and any(each.is_file() and path.samefile(each) for each in inputs):
+        raise OutputError(f"{path} is a file that is read; choose another name for what is written")
     if path.is_dir():
         raise OutputError(f"{path} is a directory; name the file to write")
     if path.exists() and not path.is_file():

@@ -23,7 +23,7 @@ def chunk_drafter(settings: Settings) -> Path | None:
             f"--kvflash-drafter is for --kvflash-policy drafter, not {settings.kvflash_policy}",
             field="kvflash_drafter",
         )
-    return None if file is None or settings.kvflash == "off" else file.expanduser()
+    return None if file is None or settings.kvflash == "off" else file
 
 
 def refuse_oracle(settings: Settings) -> None:

@@ -101,6 +101,8 @@ def run_checks(
             code = pytest.main([*options, str(module)], plugins=[recorder])
     if recorder.failure is not None:
         raise recorder.failure
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
         raise SettingsError(f"no check matches {select!r}")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
