@@ -192,6 +192,18 @@ def test_a_long_reply_may_wait_though_other_bytes_may_not():
     assert read == b"x" + reply + b"y" * 60
 
 
+def test_of_long_replies_one_may_wait():
+    released, reasons = threading.Event(), []
+    box = Outbox(lambda data: released.wait(TALK_SECONDS) and None, reasons.append, most=100)
+    box.put(b"x")
+    eventually(lambda: not box._bytes)  # the writer has taken it
+    for _ in range(2):
+        box.put(b"r" * (REPLY_BYTES + 1))
+    assert reasons == ["more than 100 bytes wait for a reader that is too slow"]
+    released.set()
+    box.close()
+
+
 # -- sockets ---------------------------------------------------------------------------------------
 
 

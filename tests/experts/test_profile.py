@@ -91,7 +91,7 @@ def test_the_profile_of_another_model_is_refused(saved):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("version", 2), ("version", True), ("tokens", -1), ("counts", [[1], 2]), ("checksum", "0")],
+    [("version", 1), ("version", True), ("tokens", -1), ("counts", [[1], 2]), ("checksum", "0")],
 )
 def test_a_damaged_field_is_named(saved, name, value):
     saved.write_text(json.dumps(json.loads(saved.read_text()) | {name: value}))

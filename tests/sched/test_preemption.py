@@ -199,14 +199,14 @@ def start_low(here):
     assert status_of(here, "low") is Status.DECODE
 
 
-def test_nobody_leaves_for_one_that_could_not_come_beside_what_it_leaves(world):
+def test_one_that_left_for_a_request_that_cannot_come_beside_what_it_left_goes_on(world):
     """Both would wait for ever: the one has the host memory that the other was promised."""
     here = world(**PAGED)
     start_low(here)
     here.submit(Request("high", prompt(30, 3), 1000))
     for _ in range(5):
         here.step()
-    assert (status_of(here, "low"), here.scheduler.preemptions) == (Status.DECODE, 0)
+    assert (status_of(here, "low"), here.scheduler.preemptions) == (Status.DECODE, 1)
     here.drain()
     assert {name: len(stream) for name, stream in here.streams.items()} == {
         "low": 100,
@@ -238,3 +238,62 @@ def test_one_that_missed_chunks_says_so_though_it_ends_while_preempted(world):
     assert not here.finished["low"].usage.exact
     assert here.finished["urgent"].usage.exact
     here.check_idle()
+
+
+def test_two_go_on_side_by_side_if_the_first_in_line_cannot(world):
+    """They were suspended for it in vain, one after the other; it waits until both have ended."""
+    here = world(**{**PAGED, "slots": 2, "host_rows": 64})
+    for name in ("low", "lower"):
+        here.submit(Request(name, prompt(1000), 60, priority=1 + len(name)))
+    for _ in range(90):
+        here.step()
+    here.submit(Request("high", prompt(30, 3), 1200))
+    here.step()
+    assert here.scheduler.preemptions <= 2
+    here.drain()
+    assert [len(here.streams[name]) for name in ("low", "lower", "high")] == [60, 60, 1200]
+    here.check_idle()
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_blocks_of_a_held_request_that_nobody_can_take_end_no_planning(world, slots):
+    """What leaves for an urgent one is not enough, so it comes back at once."""
+    here = world(slots=slots, blocks=(8,))
+    here.submit(Request("held", prompt(200), 60, grant=1))
+    for _ in range(16):
+        here.step()
+    assert status_of(here, "held") is Status.HELD
+    here.submit(Request("low", prompt(20, 2), 40, priority=2))
+    for _ in range(4):
+        here.step()
+    here.submit(Request("high", prompt(280, 3), 60))
+    for _ in range(60):
+        here.step()
+    assert len(here.streams["low"]) == 40
+    assert status_of(here, "high") is Status.WAITING
+    assert here.scheduler.preemptions == 1
+    here.scheduler.grant("held")
+    here.drain()
+    assert len(here.streams["high"]) == 60
+    here.check_idle()
+
+
+def test_prefixes_that_the_disk_still_writes_end_no_planning(world):
+    here = world(**PAGED)
+    here.submit(Request("old", prompt(640, 5), 1, checkpoints=(639,)))
+    here.drain()
+    for entry in list(here.prefixes):
+        if entry.checkpoint.resident:
+            here.prefixes.send_away(entry)
+        entry.checkpoint.pins += 1
+    here.submit(Request("low", prompt(300, 2), 40, priority=2))
+    for _ in range(8):
+        here.step()
+    here.submit(Request("high", prompt(1000, 3), 200))
+    for _ in range(3):
+        here.step()
+    assert here.scheduler.running == 1
+    for entry in list(here.prefixes):
+        entry.checkpoint.pins -= 1
+    here.drain()
+    assert [len(here.streams[name]) for name in ("low", "high")] == [40, 200]

@@ -36,8 +36,8 @@ def test_long_texts_have_the_ids_of_the_short_way(name, cases, monkeypatch):
     source = random.Random(5)
     for length in (1, 60, 4000):
         text = "".join(source.choice(WORDS) + source.choice(["", " "]) for _ in range(length))
-        monkeypatch.setattr(bpe, "SHORT", 10**9)
+        monkeypatch.setattr(bpe, "SHORT_TEXT", 10**9)
         expected = tokenizer.encode_plain(text)
-        monkeypatch.setattr(bpe, "SHORT", 0)
+        monkeypatch.setattr(bpe, "SHORT_TEXT", 0)
         assert tokenizer.encode_plain(text) == expected
     assert tokenizer.encode_plain("") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -14,9 +14,11 @@ from kinfolk.cli.loading import read_settings
 from kinfolk.cli.options import json_option, settings_options
 from kinfolk.errors import OutputError
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from kinfolk.settings import Settings
-    from kinfolk.state.disk_admin import ListedModel, ListedPoint, PrefixFolder
+    from kinfolk.state.disk_admin import Damage, ListedModel, ListedPoint, PrefixFolder
 
 _FIRST_TOKENS: Final = 16
 _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -159,10 +161,17 @@ def verify(ctx: click.Context, /, remove: bool, **rest: Any) -> None:
     if not damage:
         click.echo(f"{points} points, {size(folder.nbytes)}: nothing is damaged")
     elif remove:
-        freed = _changed(folder, lambda: folder.remove_damage(damage))
-        click.echo(f"removed {len(damage)} damaged files and what needs them: {size(freed)}")
+        nothing: tuple[list[Damage], int] = ([], 0)
+        removed, freed = _changed(folder, lambda: folder.remove_damage(damage), nothing)
+        click.echo(f"removed {len(removed)} damaged files and what needs them: {size(freed)}")
+        if left := len(damage) - len(removed):
+            note(f"{left} files cannot be read and were left")
+            ctx.exit(1)
     else:
-        note(f"{len(damage)} files are damaged; 'kinfolk cache verify --remove' removes them")
+        note(
+            f"{len(damage)} files are damaged; 'kinfolk cache verify --remove' removes those that "
+            "can be read"
+        )
         ctx.exit(1)
 
 
@@ -197,11 +206,11 @@ def rm(
     if points:
         found = [folder.find(word).info for word in points]
         what = f"{len(set(found))} points"
-        freed = _changed(folder, lambda: folder.remove(list(set(found))))
+        freed = _changed(folder, lambda: folder.remove(list(set(found))), 0)
     else:
         models = folder.models() if model is None else [folder.find_model(model)]
         what = f"{sum(len(one.points) for one in models)} points of {len(models)} models"
-        freed = _changed(folder, lambda: folder.remove_models([one.salt for one in models]))
+        freed = _changed(folder, lambda: folder.remove_models([one.salt for one in models]), 0)
     click.echo(f"removed {what}: {size(freed)}")
 
 
@@ -212,10 +221,11 @@ def _opened(settings: Settings) -> PrefixFolder:
     return PrefixFolder(settings.cache_dir / PREFIX_FOLDER)
 
 
-def _changed(folder: PrefixFolder, change: Callable[[], int]) -> int:
-    """The bytes that a change frees; an error of the disk becomes one line."""
+def _changed(folder: PrefixFolder, change: Callable[[], T], nothing: T) -> T:
+    """What a change returns, ``nothing`` in an empty folder; an error of the disk becomes one
+    line."""
     if not folder.models():
-        return 0
+        return nothing
     try:
         return change()
     except OSError as error:

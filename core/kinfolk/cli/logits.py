@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kinfolk.cli.console import ProgressBar, note
-from kinfolk.cli.loading import Requirements, find_model, open_model, read_settings
+from kinfolk.cli.loading import Requirements, open_model, read_settings
 from kinfolk.cli.options import LOADING, model_argument, settings_options
 from kinfolk.errors import OutputError, RequestError
 from kinfolk.gguf.output import PARTIAL, check_target, claim
+from kinfolk.setting_values import home_expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +52,7 @@ def logits(
     ids = read_tokens(Path(tokens))
     settings = read_settings(ctx, slots=1, checkpoints=0, context=len(ids))
     target = Path(out)
-    read = [Path(tokens), *([] if model is None else [find_model(model)])]
+    read = [Path(tokens), *([] if model is None else [home_expanded(Path(model))])]
     check_target(target, overwrite=True, inputs=read)
     need = Requirements(positions=len(ids), what=f"{tokens} with its {len(ids)} tokens")
     with open_model(settings, model, need) as loaded:

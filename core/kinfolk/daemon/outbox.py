@@ -10,7 +10,8 @@ OUTBOX_BYTES: Final = 2**20
 """Most bytes that wait for a reader: 87 000 frames."""
 
 REPLY_BYTES: Final = 2**16
-"""More at once are the reply to one line, which may be longer than a reader may be behind."""
+"""More at once are the reply to one line, which may be longer than a reader may be behind; one such
+reply may wait."""
 
 FLUSH_SECONDS: Final = 30.0
 """Longest wait for a reader at the end."""
@@ -18,8 +19,8 @@ FLUSH_SECONDS: Final = 30.0
 
 class Outbox:
     """``put`` never blocks. A reader is lost when ``write`` fails, or when more bytes wait than
-    ``most``; then ``on_lost`` is called once, from any thread, and all bytes are dropped. Long
-    replies do not count.
+    ``most``; then ``on_lost`` is called once, from any thread, and all bytes are dropped. One long
+    reply does not count.
 
     ``write`` takes bytes, may block, and returns how many it has written.
     """
@@ -45,8 +46,8 @@ class Outbox:
         with self._changed:
             if self._lost:
                 return
-            if len(data) > REPLY_BYTES:
-                self._replies += len(data)
+            if len(data) > REPLY_BYTES and not self._replies:
+                self._replies = len(data)
             if len(self._bytes) + len(data) <= self._most + self._replies:
                 self._bytes += data
                 self._changed.notify()

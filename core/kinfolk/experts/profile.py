@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kinfolk.errors import OutputError, SettingsError
 
-PROFILE_VERSION: Final = 1
+PROFILE_VERSION: Final = 2
 SAVE_SECONDS: Final = 600.0
 """A profile that changed is written again after this time."""
 

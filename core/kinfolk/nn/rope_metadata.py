@@ -72,7 +72,8 @@ def scaling_kind(meta: Metadata) -> str:
 def _linear_factor(meta: Metadata) -> float:
     """The factor of linear extension; 0 is none."""
     new, old = map(meta.arch_key, _LINEAR_FACTORS)
-    factor = meta.number(new if new in meta else old, minimum=0, maximum=MOST_FACTOR)
+    only_old = old in meta and new not in meta
+    factor = meta.number(old if only_old else new, minimum=0, maximum=MOST_FACTOR)
     return factor or 1.0
 
 

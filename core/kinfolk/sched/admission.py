@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from itertools import islice
 
 from kinfolk.sched.acceptance import check_request, positions_of
 from kinfolk.sched.limits import SchedulerLimits
@@ -16,7 +15,6 @@ from kinfolk.state.hashed_tokens import HashedTokens
 from kinfolk.state.kv_cache_manager import KVCacheManager
 from kinfolk.state.prefix import NO_PREFIXES, PrefixCache, PrefixMatch
 from kinfolk.state.stored_prefix import PrefixKind, StoredPrefix
-from kinfolk.types import CHUNK_POSITIONS
 
 
 class Admission:
@@ -82,11 +80,8 @@ class Admission:
         """Whether the first waiting request may fit."""
         return bool(self._waiting) and not self._blocked and places > 0
 
-    def admit(self, places: int, *, idle: bool) -> list[Sequence]:
+    def admit(self, places: int) -> list[Sequence]:
         """Lease slots to the head of the line as long as it fits, ``places`` at most.
-
-        If it does not fit and nothing runs (``idle``), what preempted sequences hold in host memory
-        may be what it lacks: the first of these that fits goes on instead.
 
         A trial takes time in proportion to the blocks in use, so a head that did not fit is not
         tried again before :meth:`room_changed`.
@@ -99,30 +94,22 @@ class Admission:
                 continue
             if not self._open(sequence):
                 self._blocked = True
-                if idle and not admitted:
-                    behind = (each for each in self._waiting[1:] if each.kept is not None)
-                    admitted += islice(filter(self._open, behind), 1)
-                    self._waiting = [each for each in self._waiting if each not in admitted]
                 break
             admitted.append(self._waiting.pop(0))
         return admitted
 
-    def fits_beside(self, victim: Sequence) -> bool:
-        """Whether the host can have room for what the head of the line is promised there, if the
-        state of ``victim`` is one more that waits in host memory. Stored prefixes make room."""
-        head, tables = self._waiting[0], self._kv_cache.tables
-        positions, host = positions_of(head.request), tables.host
-        pages = tables.host_pages(positions, self._paging.resident(positions))
-        if not pages or host.pages is None:
-            return True
-        leaving = tables.sequence(victim.leased)
-        kept = [each.kept.chunks for each in self._waiting[1:] if each.kept is not None]
-        for chunks in (*kept, tables.visible(leaving, leaving.length)):
-            pages += host.layout.checkpoint_pages(chunks)
-        for other in tables.sequences.values():
-            if other is not leaving and other.paged:
-                pages += tables.host_pages(len(other.digests) * CHUNK_POSITIONS, other.resident)
-        return pages <= host.pages
+    def go_on(self, places: int) -> list[Sequence]:
+        """Lease slots to preempted sequences behind a head that did not fit though nothing runs:
+        what they keep in host memory, or what they wait for, may be what it lacks. So that somebody
+        always runs, the head takes no more places."""
+        found: list[Sequence] = []
+        for each in self._waiting[1:]:
+            if len(found) < places and each.kept is not None and self._open(each):
+                found.append(each)
+        if found:
+            self._waiting[0].preempts = False
+            self._waiting = [each for each in self._waiting if each.lease is None]
+        return found
 
     def _begins_fetch(self, sequence: Sequence) -> bool:
         """Whether a sequence that could have a slot waits for the disk from now on."""

@@ -163,7 +163,8 @@ class Sequence:
     ``reused_from``; ``start`` is the longest one that lies in them as a whole. ``asked_disk``: it
     was looked for on the disk, which brought ``fetched``. ``draft_source`` made the draft that is
     verified; ``copies``: all of the last draft of the host was accepted. It is held once
-    ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it is preempted.
+    ``granted`` tokens are emitted, ``None`` = never. ``kept`` is its state while it is preempted,
+    and ``preempts`` whether it may take the place of others.
     If it is paged, ``residency`` says which of its chunks are on the device, and ``salted`` is its
     prompt as the prefix cache knows it where something was missed. ``exact``: nothing was, so far.
     ``read``: its tokens as another model reads them to score its chunks.
@@ -180,6 +181,7 @@ class Sequence:
     reused: int = 0
     start: StoredPrefix | None = field(default=None, repr=False)
     kept: Checkpoint | None = None
+    preempts: bool = True
     residency: Residency | None = field(default=None, repr=False)
     salted: HashedTokens | None = field(default=None, repr=False)
     read: ReadTokens | None = field(default=None, repr=False)

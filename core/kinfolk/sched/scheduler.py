@@ -259,7 +259,7 @@ class Scheduler:
         """The next step, or ``None`` when nothing can run. Commit it before asking again."""
         if self._outstanding:
             raise EngineError(f"step {self._outstanding[0].step_id} was planned and not committed")
-        self._admit()
+        self._begin(self._admission.admit(self._places))
         if self.limits.preempt:
             self._preempt()
         rows, mixed, prompts = self.limits.step_tokens, len(self._turns) > 0, self._prefilling
@@ -341,26 +341,25 @@ class Scheduler:
 
     # -- planning -----------------------------------------------------------------------------
 
-    def _admit(self) -> None:
-        for sequence in self._admission.admit(self._places, idle=self.running == self._held):
+    def _begin(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
             if sequence.kept is not None:
                 self._preemption.drop(sequence)
             else:
                 self._choices.started(sequence)
             sequence.status = Status.DECODE if sequence.emitted else Status.PREFILL
-            join = self._turns.join if sequence.emitted else self._prefilling.append
-            join(sequence)
+            (self._turns.join if sequence.emitted else self._prefilling.append)(sequence)
 
     def _preempt(self) -> None:
         """Give places of running requests to the first that waits, as long as it needs them."""
-        while self.admits and (head := self._admission.head) is not None:
+        while self.admits and (head := self._admission.head) is not None and head.preempts:
             running = (each for each in self._alive.values() if each.lease is not None)
             victim = self._preemption.victim(head, running)
-            if victim is None or not self._admission.fits_beside(victim):
-                return
+            if victim is None:
+                break
             status = victim.status
             if not self._preemption.preempt(victim):
-                return
+                break
             if status is Status.PREFILL:
                 self._prefilling.remove(victim)
             else:
@@ -368,7 +367,9 @@ class Scheduler:
             self._paging.ended(victim)
             self._admission.enqueue(victim)
             self._admission.room_changed()
-            self._admit()
+            self._begin(self._admission.admit(self._places))
+        if self.running == self._held:
+            self._begin(self._admission.go_on(self._places))
 
     def _planned(self, items: list[Item]) -> StepPlan:
         self._steps += 1

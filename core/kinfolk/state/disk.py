@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from errno import EACCES, EPERM, EROFS
+from errno import EACCES, EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM, EPERM, EROFS
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +63,10 @@ OPEN_PATIENCE: Final = 1.0
 FULL_SECONDS: Final = 600.0
 """How long a full disk is not filled further: older points make room for new ones."""
 
+SCAN_AGAIN_SECONDS: Final = 10.0
+"""Pause before a folder in which something could not be opened is read again."""
+
+_PASSING: Final = frozenset({EAGAIN, EINTR, EMFILE, ENFILE, ENOMEM})
 _NOT_ALLOWED: Final = frozenset({EACCES, EPERM, EROFS})
 
 
@@ -83,6 +87,9 @@ class DiskCache:
         self._lock = FolderLock(folder / LOCK_FILE)
         self._warned: set[str] = set()
         self._full: tuple[float, int] | None = None  # the time of a full disk, and our bytes then
+        self._unread_points: set[int] = set()  # they, and chunks, are written anew
+        self._unread_chunks: set[tuple[int, int]] = set()
+        self._scan_again = 0.0
 
     @classmethod
     def open(cls, folder: Path, record: SaltRecord, limit: int) -> DiskCache:
@@ -118,13 +125,14 @@ class DiskCache:
                 continue
             for point in by_parent.get(known, ()):  # another thread may have removed them
                 fits = point.length <= min(longest, len(packed) // TOKEN_BYTES)
+                fits = fits and point.key not in self._unread_points
                 if fits and point_hash(chain, packed, point.length) == point.key:
                     return point
         return None
 
     def holds(self, key: int) -> bool:
         """Whether there is the point ``key`` (:func:`point_hash`)."""
-        return key in self._contents.points
+        return key in self._contents.points and key not in self._unread_points
 
     def missing(self, chain: Sequence[int], first: Sequence[int]) -> list[tuple[int, int]]:
         """Pool and number of each full chunk that a point needs and the disk lacks: ``chain`` are
@@ -135,6 +143,7 @@ class DiskCache:
             for pool, start in enumerate(first)
             for number in range(start, len(chain) - 1)
             if (chain[number + 1], pool) not in chunks
+            or (chain[number + 1], pool) in self._unread_chunks
         ]
 
     def named(self, name: str) -> PointInfo | None:
@@ -195,7 +204,8 @@ class DiskCache:
         known = self._contents.points.get(key)
         self._forget_lost(chain, entry.first)
         missing = self.missing(chain, entry.first)
-        if known is not None and not missing and self._folder.point(key).exists():
+        there = self.holds(key) and self._folder.point(key).exists()
+        if known is not None and not missing and there:
             self._name(entry.name, key)
             return StoreReport("known", known)
         lost = tuple(place for place in missing if place not in entry.blocks)
@@ -248,6 +258,7 @@ class DiskCache:
                 self._index.make_room(self._index.nbytes, nbytes)
             raise
         self._index.add_point(point)
+        self._unread_points.discard(key)
         self._name(entry.name, key)
         return StoreReport("stored", point, nbytes)
 
@@ -283,6 +294,7 @@ class DiskCache:
                 written.append((header.key, pool))
                 write_entry(path, header, payload)
                 self._index.add_chunk(self._salt, header.key, pool, header.file_bytes)
+                self._unread_chunks.discard((header.key, pool))
                 yield True
             if headers:
                 flush_folder(self._folder.chunks_path)
@@ -410,10 +422,14 @@ class DiskCache:
 
     def _catch_up(self) -> None:
         """Read the folder again if another process may have changed it; drop damaged entries."""
-        if not self._lock.changed:
+        if not self._lock.changed and not 0 < self._scan_again < time.monotonic():
             return
         self._index.scan()
-        self._lock.changed = any(one.unread for one in self._index.contents.values())
+        self._lock.changed = False
+        unread = any(one.unread for one in self._index.contents.values())
+        self._scan_again = time.monotonic() + SCAN_AGAIN_SECONDS if unread else 0.0
+        self._unread_points.clear()
+        self._unread_chunks.clear()
         for contents in self._index.contents.values():
             for path, reason in contents.damaged:
                 if reason:
@@ -426,19 +442,24 @@ class DiskCache:
     ) -> None:
         """Drop a point that cannot be read, or the chunk at fault with all points that need it.
 
-        That another process removed it is no damage. What cannot be read for another reason, such
-        as too many open files, stays: the next request may read it.
+        That another process removed it is no damage. What cannot be read for another reason stays:
+        if that passes, such as too many open files, the next request may read it, else the next
+        write replaces it.
         """
         if isinstance(error, DamagedFile):
             path = self._folder.point(point.key) if chunk is None else self._folder.chunk(*chunk)
             log.warning("%s: %s; it is dropped", path, error)
         else:
             log.info("a prefix of %d tokens cannot be read: %s", point.length, error)
-        if not isinstance(error, DamagedFile | FileNotFoundError):
+        if isinstance(error, OSError) and error.errno in _PASSING:
             return
         lost = [point]
         if chunk is not None:
             lost += [one for one in self.points() if chunk in one.chunks() and one != point]
+        if not isinstance(error, DamagedFile | FileNotFoundError):
+            self._unread_points.update(one.key for one in lost)
+            self._unread_chunks.update([] if chunk is None else [chunk])
+            return
         for one in lost:
             names = [name for name, key in self._contents.names.items() if key == one.key]
             self._index.forget_point(self._salt, one.key)

@@ -196,12 +196,13 @@ class PrefixFolder:
 
     # -- removing
 
-    def remove_damage(self, damage: list[Damage]) -> int:
-        """Remove damaged files and points that need them; returns the bytes that became free. What
-        only cannot be read stays."""
+    def remove_damage(self, damage: list[Damage]) -> tuple[list[Damage], int]:
+        """Remove damaged files and points that need them; returns those that were removed and the
+        bytes that became free. What only cannot be read stays."""
         with self._locked():
             before = self._index.nbytes
-            for one in [each for each in damage if self._is_damaged(each, unread=False)]:
+            removed = [each for each in damage if self._is_damaged(each, unread=False)]
+            for one in removed:
                 contents = self._index.of(one.salt)
                 for point in list(contents.points.values()):
                     whole = self._index.folders[one.salt].point(point.key) == one.path
@@ -211,7 +212,7 @@ class PrefixFolder:
                     self._index.remove_chunk(one.salt, *one.chunk)
                 with suppress(FileNotFoundError):
                     one.path.unlink()
-            return before - self._index.nbytes
+            return removed, before - self._index.nbytes
 
     def remove(self, points: list[PointInfo]) -> int:
         """Remove points, their names, and chunks that no other point needs; returns the bytes that

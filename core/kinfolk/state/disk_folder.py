@@ -292,7 +292,7 @@ class SaltFolder:
         folder = self.path / part
         try:
             files = [one for one in os.scandir(folder) if one.is_file(follow_symlinks=False)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError:
             found.unread[folder] = 0

@@ -6,7 +6,6 @@ rows of all pools share the memory whatever their sizes are, and no room is lost
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
 from kinfolk.errors import StateError
@@ -56,11 +55,6 @@ class HostLayout:
     def prefix_pages(self, positions: int) -> int:
         """Most pages of a prefix of so many positions: its state and all its blocks."""
         return self.recurrent_pages + _divided(positions, CHUNK_POSITIONS) * sum(self.block_pages)
-
-    def checkpoint_pages(self, chunks: Iterable[Sized]) -> int:
-        """Pages of a sequence's state with these chunks of each pool, if it shares none of them."""
-        rows = zip(self.block_pages, chunks, strict=True)
-        return self.recurrent_pages + sum(pages * len(held) for pages, held in rows)
 
     def pages_in(self, capacity: int | None) -> int | None:
         """Pages of ``capacity`` bytes, which are allocated in whole slabs; ``None``: no limit."""

@@ -121,9 +121,9 @@ def divide(
 ) -> tuple[list[Text], list[Text]]:
     """(texts to learn from, texts that are held out), in an order that ``seed`` decides.
 
-    Whole documents are held out where some are short enough; else the end of the longest one, which
-    is learned up to there; and pieces of the only one. ``most`` limits the texts. Raises
-    :class:`RequestError` for a single text.
+    Whole documents are held out where some are short enough; for what is missing then, the end of
+    the longest one, which is learned up to there; and pieces of the only one. ``most`` limits the
+    texts. Raises :class:`RequestError` for a single text.
     """
     shuffled = list(documents) if len(documents) > 1 else [[text] for text in documents[0]]
     random.Random(seed).shuffle(shuffled)
@@ -139,11 +139,12 @@ def divide(
     for document in shuffled:
         fits = len(document) <= count - len(held_out)
         (held_out if fits else texts).extend(document)
-    if not held_out:
-        longest = max(shuffled, key=len)
-        held_out = list(longest[-count:])
-        others = [text for document in shuffled if document is not longest for text in document]
-        texts = [*others, *longest[:-count]]
+    missing, longest = count - len(held_out), max(shuffled, key=len)
+    if missing:
+        end = longest[-missing:]
+        held_out += end
+        gone = {id(text) for text in end}
+        texts = [text for text in texts if id(text) not in gone]
     return texts, held_out
 
 

@@ -126,6 +126,11 @@ def layer_fields(meta: Metadata) -> dict[str, Any]:
 def _refuse_other_kinds(meta: Metadata) -> None:
     key = meta.arch_key
     scaling = scaling_kind(meta)
+    if scaling != "none" and key("rope.scaling.type") not in meta:
+        raise meta.unsupported(
+            f"key {key('rope.scaling.factor')!r} or {key('rope.scale_linear')!r} extends the "
+            "context; this version of the family knows no such models"
+        )
     checks = [(key("rope.scaling.type"), scaling, "none")] + [
         (key(name), meta.number(key(name), default=only, minimum=0), only) for name, only in _FIXED
     ]

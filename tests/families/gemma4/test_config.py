@@ -184,7 +184,7 @@ def test_a_key_that_is_missing_is_named(name):
         ({"attn_logit_softcapping": 50.0}, UnsupportedModelError, "is 50.0"),
         ({"attention__scale": 0.125}, UnsupportedModelError, "is 0.125"),
         ({"expert_gating_func": 2}, UnsupportedModelError, "is 2"),
-        ({"rope.scaling.factor": 8.0}, UnsupportedModelError, "rope.scaling.type' is 'linear'"),
+        ({"rope.scaling.factor": 8.0}, UnsupportedModelError, "rope.scaling.factor' or .* extends"),
         ({"expert_weights_scale": 2.5}, UnsupportedModelError, "is 2.5"),
         ({"expert_shared_count": 1}, UnsupportedModelError, "is 1"),
     ],
