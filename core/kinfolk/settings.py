@@ -51,7 +51,7 @@ neither a flag nor our own variable does."""
 
 def _default_cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "kinfolk"
+    return home_expanded(Path(base or "~/.cache")) / "kinfolk"
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_names), AfterValidator(distinct)]

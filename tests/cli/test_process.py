@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
+from array import array
 
 import httpx
 import pytest
@@ -80,6 +83,20 @@ sys.meta_path.insert(0, Interrupt)
     done = subprocess.run([*KINFOLK, "doctor"], **PIPED)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_ends_a_command_that_waits_for_the_reader_of_its_output(start, model):
+    process = start("tokenize", "-m", model, "--text", "one two three " * 6000)
+    waiting, deadline = array("i", [0]), time.monotonic() + 60
+    before = -1
+    while not 0 < waiting[0] == before:  # the pipe is full
+        assert time.monotonic() < deadline
+        before = waiting[0]
+        time.sleep(0.5)
+        fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
 
 
 def test_stdin_that_is_not_there_is_an_empty_prompt(program, model):

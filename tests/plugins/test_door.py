@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from kinfolk.cli.signals import Terminated
 from kinfolk.door import ask, ask_each, behind, cause, label, trace
 from kinfolk.errors import KinfolkError, PluginError, SettingsError
 
@@ -123,3 +124,11 @@ def test_a_label_is_short(value, shown):
 def test_a_cause_is_one_line():
     assert cause(RuntimeError("two\nlines")) == "RuntimeError: two lines"
     assert cause(RuntimeError()) == "RuntimeError"
+
+
+def test_a_signal_that_ends_the_program_is_no_fault_of_a_plugin():
+    def terminated():
+        raise Terminated
+
+    with pytest.raises(Terminated):
+        ask("who", "what", terminated)

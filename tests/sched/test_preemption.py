@@ -295,5 +295,8 @@ def test_prefixes_that_the_disk_still_writes_end_no_planning(world):
     assert here.scheduler.running == 1
     for entry in list(here.prefixes):
         entry.checkpoint.pins -= 1
+    here.scheduler._admission.freed()  # as the disk's report does
+    here.step()
+    assert (status_of(here, "low"), status_of(here, "high")) == (Status.PREEMPTED, Status.PREFILL)
     here.drain()
     assert [len(here.streams[name]) for name in ("low", "high")] == [40, 200]

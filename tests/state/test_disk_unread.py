@@ -116,6 +116,36 @@ def test_a_bad_sector_is_read_once_and_written_anew(toy, monkeypatch):
     assert toy.restores(LONG) == restores(toy) == len(LONG)
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_write_that_fails_leaves_the_chunks_of_others(toy, monkeypatch, failing):
+    """Also those that were to be written anew."""
+    toy.store(LONG, name="snapshot-1")
+    _, chain = toy.hashed(LONG)
+    bad = toy.cache._folder.chunk(chain[2], 0)
+    usual = os.open
+
+    def broken(path, *rest, **more):
+        if Path(os.fspath(path)) == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return usual(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", broken)
+    assert toy.restores(LONG) == 0
+    monkeypatch.undo()
+    written = []
+
+    def full(*arguments):
+        written.append(arguments)
+        if len(written) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_entry(*arguments)
+
+    monkeypatch.setattr("kinfolk.state.disk.write_entry", full)
+    assert toy.store(text(712), name="longer").outcome == "dropped"
+    monkeypatch.undo()
+    assert restores(toy) == len(LONG)
+
+
 # -- others that write and remove -----------------------------------------------------------------
 
 

@@ -70,7 +70,8 @@ def test_whole_documents_are_held_out():
 
 
 @pytest.mark.parametrize(
-    "sizes", [(100, 2, 2), (70,) * 10, (70,) * 3, (5, 5), (1, 1), (40, 3), (1, *(70,) * 40)]
+    "sizes",
+    [(100, 2, 2), (70,) * 10, (70,) * 3, (5, 5), (1, 1), (40, 3), (1, *(70,) * 40), (2,) * 30],
 )
 def test_no_more_are_held_out_than_one_in_twenty_and_none_is_learned(sizes):
     made = [[Text((n, i)) for i in range(size)] for n, size in enumerate(sizes)]

@@ -21,6 +21,7 @@ from kinfolk.cli.options import (
     settings_options,
 )
 from kinfolk.cli.run import raise_failure, speed
+from kinfolk.cli.signals import Terminated
 from kinfolk.cli.text_input import Lines, errors_option, text_argument
 from kinfolk.errors import ContextLengthExceeded, KinfolkError, RequestError
 
@@ -129,6 +130,8 @@ class Conversation:
         answer = {"role": "assistant", "content": ""}
         try:
             self._generate(answer)
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             note(dim("\n(stopped)"))
         except KinfolkError as error:
@@ -204,5 +207,7 @@ def read_line(lines: Lines) -> str | None:
             return None
         except RequestError as error:
             note(f"error: {error}")
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             note("\n" + dim("(Ctrl-D or /exit to leave)"))

@@ -93,16 +93,16 @@ def write_rows(path: Path, parts: Iterable[torch.Tensor], shape: tuple[int, int]
 
     file, partial = claim(path), path.with_name(path.name + PARTIAL)
     head = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    try:
-        with open(file, "wb") as target:
+    with open(file, "wb") as target:
+        try:
             npy.write_array_header_1_0(target, head)
             for part in parts:
                 target.write(part.float().cpu().numpy().astype("<f4").data)
             target.flush()
             partial.replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise OutputError.of(path, error) from None
-        raise
+        except BaseException as error:
+            with suppress(OSError):
+                partial.unlink()
+            if isinstance(error, OSError):
+                raise OutputError.of(path, error) from None
+            raise

@@ -7,7 +7,6 @@ to list commands in the help or to resolve a name that is not built in.
 from __future__ import annotations
 
 import difflib
-import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from kinfolk.cli.signals import exit_if_one_came, unwind_on_signals
 from kinfolk.cli.streams import OutputLost, guard_streams
 from kinfolk.door import REFUSALS, cause
 from kinfolk.errors import DISK_FULL, KinfolkError, PluginError
@@ -190,15 +190,11 @@ def cli(debug: bool, log_level: str | None) -> None:
 def main() -> None:
     """Entry point of the ``kinfolk`` program."""
     guard_streams()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # else nohup, or who calls this, decides
-            signal.signal(number, _exit_by_signal)
-    cli.main(prog_name="kinfolk")
-
-
-def _exit_by_signal(number: int, frame: object) -> NoReturn:
-    """End as a shell reports it, but so that temporary files and other processes go too."""
-    sys.exit(128 + number)
+    unwind_on_signals()
+    try:
+        cli.main(prog_name="kinfolk")
+    finally:
+        exit_if_one_came()
 
 
 def _globals_first(args: list[str]) -> tuple[list[str], bool]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOLCK, ENOSYS, EOPNOTSUPP
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -114,11 +115,12 @@ class GGUFOutput:
         try:
             os.fsync(self._file)
             os.replace(self.partial, self.path)
-            os.close(self._file)  # with its name, so that no other process takes it for its own
-        except OSError as failure:
-            with suppress(OSError):
-                self.partial.unlink()
-            raise OutputError.of(self.path, failure) from None
+        except BaseException as failure:
+            self._discard()
+            if isinstance(failure, OSError):
+                raise OutputError.of(self.path, failure) from None
+            raise
+        os.close(self._file)  # with its name, so that no other process takes it for its own
 
     def write(self, name: str, data: ByteArray, offset: int = 0) -> None:
         """Write ``data`` to the tensor from byte ``offset`` on. Every byte must be written once.
@@ -198,7 +200,7 @@ def claim(path: Path) -> int:
         while True:
             file = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
                 if os.path.samestat(os.fstat(file), os.stat(partial)):
                     os.ftruncate(file, 0)
                     return file
@@ -212,6 +214,15 @@ def claim(path: Path) -> int:
         raise OutputError(f"{path}: another process is writing it") from None
     except OSError as error:
         raise OutputError.of(path, error) from None
+
+
+def _lock(file: int) -> None:
+    """Raises :class:`BlockingIOError`. Where a file system has no locks, nobody is kept out."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (ENOSYS, EOPNOTSUPP, ENOLCK):
+            raise
 
 
 def check_target(path: Path, overwrite: bool, inputs: Iterable[Path] = ()) -> None:

@@ -62,6 +62,12 @@ class Admission:
         """Something was freed or kept: the head may try again."""
         self._blocked = False
 
+    def freed(self) -> None:
+        """A request or the disk has given something back: the head may preempt again, too."""
+        self.room_changed()
+        if self._waiting:
+            self._waiting[0].preempts = True
+
     @property
     def head(self) -> Sequence | None:
         """The one that is next to get a slot."""
@@ -101,7 +107,7 @@ class Admission:
     def go_on(self, places: int) -> list[Sequence]:
         """Lease slots to preempted sequences behind a head that did not fit though nothing runs:
         what they keep in host memory, or what they wait for, may be what it lacks. So that somebody
-        always runs, the head takes no more places."""
+        always runs, the head takes no more places before :meth:`freed`."""
         found: list[Sequence] = []
         for each in self._waiting[1:]:
             if len(found) < places and each.kept is not None and self._open(each):

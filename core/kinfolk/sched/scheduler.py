@@ -246,7 +246,7 @@ class Scheduler:
         """What became of a ``SpillSaved``; unknown jobs are no fault."""
         if self._disk is not None:
             self._disk.spilled(job, report)
-            self._admission.room_changed()
+            self._admission.freed()
 
     def fetched(self, job: int, *, read: bool) -> None:
         """What became of a ``FetchSaved``; unknown jobs are no fault."""
@@ -478,7 +478,7 @@ class Scheduler:
             self._paging.ended(sequence)
             self._kv_cache.tables.release(sequence.lease)
             sequence.lease = None
-            self._admission.room_changed()
+            self._admission.freed()
         self._enqueue(self._choices.ended(sequence))
         del self._alive[sequence.request.id]
         sequence.status = Status.FINISHED

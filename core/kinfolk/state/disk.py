@@ -87,8 +87,7 @@ class DiskCache:
         self._lock = FolderLock(folder / LOCK_FILE)
         self._warned: set[str] = set()
         self._full: tuple[float, int] | None = None  # the time of a full disk, and our bytes then
-        self._unread_points: set[int] = set()  # they, and chunks, are written anew
-        self._unread_chunks: set[tuple[int, int]] = set()
+        self._unread_points, self._unread_chunks = set[int](), set[tuple[int, int]]()
         self._scan_again = 0.0
 
     @classmethod
@@ -283,7 +282,7 @@ class DiskCache:
     def _write_chunks(
         self, entry: PointWrite, headers: Mapping[tuple[int, int], FileHeader]
     ) -> Iterator[bool]:
-        """Write chunks; those that were written go again if not all can be."""
+        """Write chunks; new ones go again if not all can be written."""
         written: list[tuple[int, int]] = []
         try:
             for (pool, number), header in headers.items():
@@ -291,10 +290,13 @@ class DiskCache:
                 tokens = entry.packed[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
                 block = entry.blocks[pool, number]
                 payload: Payload = {(TOKENS_SECTION, 0): tokens, (BLOCK_SECTION, pool): block}
-                written.append((header.key, pool))
+                if (header.key, pool) not in self._contents.chunks:
+                    written.append((header.key, pool))
                 write_entry(path, header, payload)
                 self._index.add_chunk(self._salt, header.key, pool, header.file_bytes)
-                self._unread_chunks.discard((header.key, pool))
+                if (header.key, pool) in self._unread_chunks:
+                    self._unread_chunks.remove((header.key, pool))
+                    self._unread_points.clear()  # others need it too
                 yield True
             if headers:
                 flush_folder(self._folder.chunks_path)
@@ -443,8 +445,7 @@ class DiskCache:
         """Drop a point that cannot be read, or the chunk at fault with all points that need it.
 
         That another process removed it is no damage. What cannot be read for another reason stays:
-        if that passes, such as too many open files, the next request may read it, else the next
-        write replaces it.
+        if that passes, the next request may read it, else the next write replaces it.
         """
         if isinstance(error, DamagedFile):
             path = self._folder.point(point.key) if chunk is None else self._folder.chunk(*chunk)

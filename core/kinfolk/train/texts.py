@@ -135,17 +135,17 @@ def divide(
             "measure with: add data, or choose a smaller --length"
         )
     count = min(_MOST_HELD_OUT, max(1, total // _HELD_OUT))
-    texts, held_out = list[Text](), list[Text]()
+    learned, held_out = list[Sequence[Text]](), list[Text]()
     for document in shuffled:
-        fits = len(document) <= count - len(held_out)
-        (held_out if fits else texts).extend(document)
-    missing, longest = count - len(held_out), max(shuffled, key=len)
-    if missing:
-        end = longest[-missing:]
-        held_out += end
-        gone = {id(text) for text in end}
-        texts = [text for text in texts if id(text) not in gone]
-    return texts, held_out
+        if len(document) <= count - len(held_out):
+            held_out.extend(document)
+        else:
+            learned.append(document)
+    if missing := count - len(held_out):
+        longest = max(range(len(learned)), key=lambda index: len(learned[index]))
+        held_out += learned[longest][-missing:]
+        learned[longest] = learned[longest][:-missing]
+    return [text for document in learned for text in document], held_out
 
 
 def _first_of(documents: Sequence[Sequence[Text]], most: int | None) -> list[Sequence[Text]]:
