@@ -293,7 +293,8 @@ def _stopping() -> Iterator[Callable[[], bool]]:
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
-    before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # nohup
+        del before[signal.SIGHUP]
 
     def handle(number: int, frame: object) -> None:
         came.append(number)
