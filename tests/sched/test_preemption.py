@@ -199,6 +199,14 @@ def start_low(here):
     assert status_of(here, "low") is Status.DECODE
 
 
+def suspend_low(here):
+    """The same, which an urgent request has preempted."""
+    start_low(here)
+    here.submit(Request("urgent", prompt(20, 3), 5))
+    here.step()
+    assert status_of(here, "low") is Status.PREEMPTED
+
+
 def test_one_that_left_for_a_request_that_cannot_come_beside_what_it_left_goes_on(world):
     """Both would wait for ever: the one has the host memory that the other was promised."""
     here = world(**PAGED)
@@ -217,10 +225,7 @@ def test_one_that_left_for_a_request_that_cannot_come_beside_what_it_left_goes_o
 
 def test_a_preempted_request_goes_on_if_nothing_runs_and_the_first_in_line_cannot(world):
     here = world(**PAGED)
-    start_low(here)
-    here.submit(Request("urgent", prompt(20, 3), 5))
-    here.step()
-    assert status_of(here, "low") is Status.PREEMPTED
+    suspend_low(here)
     here.submit(Request("high", prompt(30, 4), 1000))
     here.drain()
     assert [len(here.streams[name]) for name in ("low", "urgent", "high")] == [100, 5, 1000]
@@ -230,9 +235,7 @@ def test_a_preempted_request_goes_on_if_nothing_runs_and_the_first_in_line_canno
 
 def test_one_that_missed_chunks_says_so_though_it_ends_while_preempted(world):
     here = world(**PAGED)
-    start_low(here)
-    here.submit(Request("urgent", prompt(20, 3), 5))
-    here.step()
+    suspend_low(here)
     here.cancel("low")
     here.drain()
     assert not here.finished["low"].usage.exact

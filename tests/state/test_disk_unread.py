@@ -25,6 +25,18 @@ def toy(tmp_path):
     return ToyDisk(tmp_path / "prefix")
 
 
+def bad_sector(monkeypatch, bad):
+    """From now on the file ``bad`` cannot be opened."""
+    usual = os.open
+
+    def broken(path, *rest, **more):
+        if Path(os.fspath(path)) == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return usual(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", broken)
+
+
 def restores(toy, tokens=LONG):
     """What another process restores."""
     return toy.restores(tokens, toy.reopened())
@@ -100,14 +112,7 @@ def test_a_bad_sector_is_read_once_and_written_anew(toy, monkeypatch):
     toy.store(LONG, name="snapshot-1")
     _, chain = toy.hashed(LONG)
     bad = toy.cache._folder.chunk(chain[2], 0)
-    usual = os.open
-
-    def broken(path, *rest, **more):
-        if Path(os.fspath(path)) == bad:
-            raise OSError(errno.EIO, "Input/output error")
-        return usual(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", broken)
+    bad_sector(monkeypatch, bad)
     assert toy.restores(LONG) == 0
     monkeypatch.undo()
     assert toy.found(LONG) is None, "it is not tried at every request"
@@ -122,14 +127,7 @@ def test_a_write_that_fails_leaves_the_chunks_of_others(toy, monkeypatch, failin
     toy.store(LONG, name="snapshot-1")
     _, chain = toy.hashed(LONG)
     bad = toy.cache._folder.chunk(chain[2], 0)
-    usual = os.open
-
-    def broken(path, *rest, **more):
-        if Path(os.fspath(path)) == bad:
-            raise OSError(errno.EIO, "Input/output error")
-        return usual(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", broken)
+    bad_sector(monkeypatch, bad)
     assert toy.restores(LONG) == 0
     monkeypatch.undo()
     written = []
@@ -178,14 +176,7 @@ def test_verify_tells_of_files_that_cannot_be_read_and_leaves_them(toy, monkeypa
     toy.store(LONG)
     folder = PrefixFolder(toy.folder)
     (chunk, *_) = [path for path in files(toy.folder) if path.parent.name == "chunks"]
-    usual = os.open
-
-    def broken(path, *rest, **more):
-        if Path(os.fspath(path)) == chunk:
-            raise OSError(errno.EIO, "Input/output error")
-        return usual(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", broken)
+    bad_sector(monkeypatch, chunk)
     (damage,) = folder.check(lambda done, total: None)
     assert (damage.path, "Input/output error" in damage.reason) == (chunk, True)
     assert folder.remove_damage([damage]) == ([], 0)

@@ -35,7 +35,7 @@ class Outbox:
         self._on_lost = on_lost
         self._most = most
         self._bytes = bytearray()
-        self._replies = 0
+        self._reply = 0
         self._changed = threading.Condition()
         self._closing = False
         self._lost = False
@@ -46,9 +46,9 @@ class Outbox:
         with self._changed:
             if self._lost:
                 return
-            if len(data) > REPLY_BYTES and not self._replies:
-                self._replies = len(data)
-            if len(self._bytes) + len(data) <= self._most + self._replies:
+            if len(data) > REPLY_BYTES and not self._reply:
+                self._reply = len(data)
+            if len(self._bytes) + len(data) <= self._most + self._reply:
                 self._bytes += data
                 self._changed.notify()
                 return
@@ -87,5 +87,5 @@ class Outbox:
             self._changed.wait_for(lambda: self._bytes or self._closing or self._lost)
             data = bytes(self._bytes)
             self._bytes.clear()
-            self._replies = 0
+            self._reply = 0
             return data
