@@ -125,22 +125,36 @@ def choose_kernel(
 
 
 @triton.jit
-def _weights(
-    weight_ptr, e, WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """The router's weights [experts, COLUMNS] of experts ``e``."""
-    column = tl.arange(0, COLUMNS)[None, :]
-    there = (e < EXPERTS)[:, None] & (column < WIDTH)
-    return tl.load(weight_ptr + e[:, None] * WIDTH + column, mask=there, other=0.0)
+def _line(pointer, WIDTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr):
+    """A line of WIDTH numbers as a tuple of TILES tiles [LANES, 4]. With four numbers in each lane,
+    whatever their type, numbers need no exchange between lanes; see ``row_outputs.lanes_of``."""
+    tiles = ()
+    for i in tl.static_range(TILES):
+        column = i * (4 * LANES) + tl.arange(0, LANES)[:, None] * 4 + tl.arange(0, 4)[None, :]
+        tile = tl.load(pointer + column, mask=column < WIDTH, other=0.0)
+        tiles = tiles + (tile,)  # type: ignore[assignment]
+    return tiles
 
 
 @triton.jit
-def _logits(x_ptr, row, rows, x_row, w, WIDTH: tl.constexpr):
-    """The logits float32 [rows, experts] of rows ``row`` and experts with weights ``w``."""
-    column = tl.arange(0, w.shape[1])[None, :]
-    there = (row < rows)[:, None] & (column < WIDTH)
-    x = tl.load(x_ptr + row[:, None] * x_row + column, mask=there, other=0.0).to(tl.float32)
-    return tl.sum(x[:, None, :] * w[None, :, :], 2)
+def _row_logits(x_ptr, first, rows, x_row, w, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """The logits float32 [ROWS] of rows from ``first`` on, of an expert with the line ``w``."""
+    parts = ()
+    for i in tl.static_range(ROWS):
+        row = tl.minimum(first + i, rows - 1).to(tl.int64)
+        x = _line(x_ptr + row * x_row, WIDTH, w[0].shape[0], len(w))
+        total = x[0].to(tl.float32) * w[0]
+        for tile in tl.static_range(1, len(w)):
+            total += x[tile].to(tl.float32) * w[tile]
+        parts = parts + (tl.sum(total, 1),)  # type: ignore[assignment]
+    if ROWS == 4:
+        both = tl.join(tl.join(parts[0], parts[2]), tl.join(parts[1], parts[3]))
+    elif ROWS == 2:
+        both = tl.join(parts[0], parts[1])
+    else:
+        both = parts[0][:, None]
+    # One sum of all rows, as warps wait for each other in each.
+    return tl.reshape(tl.sum(both, 0), [ROWS])
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -149,20 +163,25 @@ def few_logits_kernel(
     logits_ptr,
     rows,
     x_row,
-    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
     ROWS: tl.constexpr, SHARE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid (EXPERTS / SHARE, rows / ROWS): a program computes the logits of SHARE experts for ROWS
     rows."""
     start_dependents(PDL)
-    e = tl.program_id(0) * SHARE + tl.arange(0, SHARE)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    w = _weights(weight_ptr, e, WIDTH, EXPERTS, COLUMNS)
+    first = tl.program_id(1) * ROWS
+    lines = ()
+    for i in tl.static_range(SHARE):
+        expert = tl.minimum(tl.program_id(0) * SHARE + i, EXPERTS - 1)
+        line = _line(weight_ptr + expert * WIDTH, WIDTH, LANES, TILES)
+        lines = lines + (line,)  # type: ignore[assignment]
     wait_for_producers(PDL)
-    logits = _logits(x_ptr, row, rows, x_row, w, WIDTH)
-    to = logits_ptr + row[:, None] * EXPERTS + e[None, :]
-    tl.store(to, logits, mask=(row < rows)[:, None] & (e < EXPERTS)[None, :])
+    row = first + tl.arange(0, ROWS)
+    for i in tl.static_range(SHARE):
+        expert = tl.minimum(tl.program_id(0) * SHARE + i, EXPERTS - 1)
+        logits = _row_logits(x_ptr, first, rows, x_row, lines[i], WIDTH, ROWS)
+        tl.store(logits_ptr + row * EXPERTS + expert, logits, mask=row < rows)
 
 
 @triton.jit

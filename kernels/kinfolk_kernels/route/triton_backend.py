@@ -32,6 +32,12 @@ FEW_ROWS_AT_ONCE = 4
 MAX_FEW_ROWS_COLUMNS = 8192
 """Most columns, which such a program holds in registers."""
 
+FEW_ROWS_WARPS = 4
+"""Warps of such a program."""
+
+SHARED_ROWS_EXPERTS = 2
+"""Experts of a program where rows have several: each row is read half as often."""
+
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
 
@@ -170,9 +176,9 @@ def choose(
 def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -> Launch:
     """The launch that computes logits [R, E] of x [R, W], R few."""
     (rows, width), experts = x.shape, weight.shape[0]
-    columns = triton.next_power_of_2(width)
-    share = 2 if columns <= MAX_FEW_ROWS_COLUMNS // 2 else 1
     at_once = min(triton.next_power_of_2(rows), FEW_ROWS_AT_ONCE)
+    share = SHARED_ROWS_EXPERTS if rows > FEW_ROWS_AT_ONCE else 1
+    lanes = 32 * FEW_ROWS_WARPS
     return Launch(
         few_logits_kernel,
         (-(-experts // share), -(-rows // at_once)),
@@ -186,11 +192,12 @@ def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -
         {
             "WIDTH": width,
             "EXPERTS": experts,
-            "COLUMNS": columns,
+            "LANES": lanes,
+            "TILES": -(-width // (4 * lanes)),
             "ROWS": at_once,
             "SHARE": share,
         },
-        warps=4,
+        FEW_ROWS_WARPS,
     )
 
 
