@@ -136,15 +136,27 @@ def _line(pointer, WIDTH: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr
     return tiles
 
 
-@triton.jit
-def _row_logits(x_ptr, first, rows, x_row, w, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """The logits float32 [ROWS] of rows from ``first`` on, of an expert with the line ``w``."""
+@triton.jit(do_not_specialize=["rows"])
+def few_logits_kernel(
+    x_ptr, weight_ptr,
+    logits_ptr,
+    rows,
+    x_row,
+    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid (EXPERTS, rows / ROWS): a program computes the logits of an expert for ROWS rows."""
+    start_dependents(PDL)
+    expert = tl.program_id(0)
+    first = tl.program_id(1) * ROWS
+    w = _line(weight_ptr + expert * WIDTH, WIDTH, LANES, TILES)
+    wait_for_producers(PDL)
     parts = ()
     for i in tl.static_range(ROWS):
         row = tl.minimum(first + i, rows - 1).to(tl.int64)
-        x = _line(x_ptr + row * x_row, WIDTH, w[0].shape[0], len(w))
+        x = _line(x_ptr + row * x_row, WIDTH, LANES, TILES)
         total = x[0].to(tl.float32) * w[0]
-        for tile in tl.static_range(1, len(w)):
+        for tile in tl.static_range(1, TILES):
             total += x[tile].to(tl.float32) * w[tile]
         parts = parts + (tl.sum(total, 1),)  # type: ignore[assignment]
     if ROWS == 4:
@@ -154,34 +166,9 @@ def _row_logits(x_ptr, first, rows, x_row, w, WIDTH: tl.constexpr, ROWS: tl.cons
     else:
         both = parts[0][:, None]
     # One sum of all rows, as warps wait for each other in each.
-    return tl.reshape(tl.sum(both, 0), [ROWS])
-
-
-@triton.jit(do_not_specialize=["rows"])
-def few_logits_kernel(
-    x_ptr, weight_ptr,
-    logits_ptr,
-    rows,
-    x_row,
-    WIDTH: tl.constexpr, EXPERTS: tl.constexpr, LANES: tl.constexpr, TILES: tl.constexpr,
-    ROWS: tl.constexpr, SHARE: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """Grid (EXPERTS / SHARE, rows / ROWS): a program computes the logits of SHARE experts for ROWS
-    rows."""
-    start_dependents(PDL)
-    first = tl.program_id(1) * ROWS
-    lines = ()
-    for i in tl.static_range(SHARE):
-        expert = tl.minimum(tl.program_id(0) * SHARE + i, EXPERTS - 1)
-        line = _line(weight_ptr + expert * WIDTH, WIDTH, LANES, TILES)
-        lines = lines + (line,)  # type: ignore[assignment]
-    wait_for_producers(PDL)
+    logits = tl.reshape(tl.sum(both, 0), [ROWS])
     row = first + tl.arange(0, ROWS)
-    for i in tl.static_range(SHARE):
-        expert = tl.minimum(tl.program_id(0) * SHARE + i, EXPERTS - 1)
-        logits = _row_logits(x_ptr, first, rows, x_row, lines[i], WIDTH, ROWS)
-        tl.store(logits_ptr + row * EXPERTS + expert, logits, mask=row < rows)
+    tl.store(logits_ptr + row * EXPERTS + expert, logits, mask=row < rows)
 
 
 @triton.jit

@@ -35,9 +35,6 @@ MAX_FEW_ROWS_COLUMNS = 8192
 FEW_ROWS_WARPS = 4
 """Warps of such a program."""
 
-SHARED_ROWS_EXPERTS = 2
-"""Experts of a program where rows have several: each row is read half as often."""
-
 STEP_COLUMNS = 32
 """Columns of many rows that tensor cores add up."""
 
@@ -177,11 +174,10 @@ def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -
     """The launch that computes logits [R, E] of x [R, W], R few."""
     (rows, width), experts = x.shape, weight.shape[0]
     at_once = min(triton.next_power_of_2(rows), FEW_ROWS_AT_ONCE)
-    share = SHARED_ROWS_EXPERTS if rows > FEW_ROWS_AT_ONCE else 1
     lanes = 32 * FEW_ROWS_WARPS
     return Launch(
         few_logits_kernel,
-        (-(-experts // share), -(-rows // at_once)),
+        (experts, -(-rows // at_once)),
         {
             "x_ptr": x,
             "weight_ptr": weight,
@@ -195,7 +191,6 @@ def logits_of_few(x: torch.Tensor, weight: torch.Tensor, logits: torch.Tensor) -
             "LANES": lanes,
             "TILES": -(-width // (4 * lanes)),
             "ROWS": at_once,
-            "SHARE": share,
         },
         FEW_ROWS_WARPS,
     )
