@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kinfolk_kernels.coded_tiles import CHUNK_POSITIONS, KV_Q4_0, columns
-from kinfolk_kernels.dependent import early, fetch_ahead, start_dependents, wait_for_producers
+from kinfolk_kernels.dependent import early, start_dependents, wait_for_producers
 from kinfolk_kernels.paged_attention.softmax import absorb, load_query, scores
 
 RUNS = ((32, 1), (64, 2), (256, 4))
@@ -32,9 +32,6 @@ RUN_LONGEST = tl.constexpr(LONG_RUN)
 MOST_FEW, MOST_MANY = (tl.constexpr(most) for most in MOST_RUNS)
 MANY_RUN_ROWS = tl.constexpr(MAX_MANY_RUN_ROWS)
 
-FETCHED_SEQUENCES = tl.constexpr(4)
-"""Sequences whose first keys and values are prefetched. With more of them, most programs start when
-their producers have ended."""
 
 MAX_RUN_RESULTS = 4096
 """Most results of runs that a step stores, one for each row, run and head, or one for each row if
@@ -70,15 +67,6 @@ def run_length(entries, rows, most_of_step):
     for _ in tl.static_range(0, 12):
         run = tl.where(entries > run * most, run * 2, run)
     return run
-
-
-@triton.jit
-def _fetch_rows(pointer, block, block_step, head, ROW: tl.constexpr):
-    """Prefetch the rows of one head of a block, each of ROW elements: whole lines of 128 bytes."""
-    LINE: tl.constexpr = 1024 // pointer.dtype.element_ty.primitive_bitwidth
-    for part in tl.static_range(0, ROW // LINE):
-        line = (tl.arange(0, CHUNK_POSITIONS) + CHUNK_POSITIONS * part) * LINE
-        fetch_ahead(pointer + block.to(tl.int64) * block_step + head * CHUNK_POSITIONS * ROW + line)
 
 
 @triton.jit
@@ -179,17 +167,6 @@ def decode_kernel(
     table = sequence.to(tl.int64) * table_width
     next_block = early(blocks + table + program * run, program * run < n)
     next_chunk = early(chunks + table + program * run, program * run < n)
-    programs = tl.num_programs(2)
-    if TREES:
-        programs = programs - 1
-    # No row sees positions up to this one.
-    oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
-    mine = (program < programs) & (program * run < n) & (pairs > ABOVE) & (pairs <= UP_TO)
-    if WINDOW:
-        mine = mine & ((next_chunk + 1) * CHUNK_POSITIONS > oldest)
-    if PDL and mine & (tl.program_id(1) < FETCHED_SEQUENCES):
-        _fetch_rows(k_ptr, next_block, k_block, head, K_ROW)
-        _fetch_rows(v_ptr, next_block, v_block, head, V_ROW)
     wait_for_producers(PDL)
     if (pairs <= ABOVE) | (pairs > UP_TO) | (tile * BLOCK_M >= pairs):
         return
@@ -200,8 +177,13 @@ def decode_kernel(
     out = (row.to(tl.int64) * (KV_HEADS * GROUP) + q_heads) * slots
     VALUE_PART: tl.constexpr = VALUE_SIZE // 2 if V_FORMAT == KV_Q4_0 else VALUE_SIZE
     HIGH_PART: tl.constexpr = VALUE_PART if V_FORMAT == KV_Q4_0 else 1
+    programs = tl.num_programs(2)
+    if TREES:
+        programs = programs - 1
     if program < programs:
         latest = tl.max(limit)
+        # No row sees positions up to this one.
+        oldest = tl.min(tl.where(inside, newest, 2147483647)) - window
         parts: tl.constexpr = 64 // BLOCK_N
         for number in range(program, tl.cdiv(n, run), programs):
             m = tl.full([BLOCK_M], float("-inf"), tl.float32)
