@@ -85,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     for shape in options.shape or ["qwen3.5-35b-a3b"]:
         for row in rows_of(options.constant, shape, options):
-            sys.stdout.write(json.dumps({"shape": shape, **row}) + "\n")
+            sys.stdout.write(json.dumps({"shape": shape, **row}, default=str) + "\n")
             sys.stdout.flush()
 
 

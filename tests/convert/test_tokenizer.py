@@ -65,6 +65,20 @@ def test_the_keys_of_the_file(keys):
     assert found["tokenizer.chat_template"] == "{{ messages }}"
 
 
+def test_what_the_file_cannot_say_is_named(keys, directory, caplog):
+    keys()
+    assert caplog.messages == []
+    path = directory / "tokenizer.json"
+    found = json.loads(path.read_text())
+    found["model"] |= {"ignore_merges": True, "dropout": 0.1}
+    found["added_tokens"] += [added("<mask>", lstrip=True)]
+    path.write_text(json.dumps(found))
+    keys()
+    (message,) = caplog.messages
+    assert str(path) in message
+    assert "'ignore_merges' is True, 'dropout' is 0.1, 'lstrip' of '<mask>'" in message
+
+
 def test_types_tell_control_user_defined_and_padding_apart(keys):
     found = keys()
     types = dict(

@@ -66,6 +66,7 @@ def test_a_line_without_an_end_is_a_line_and_one_that_is_too_long_is_answered(ta
     os.write(t._lines, b"REQ 6 LIST_SLOTS")
     t.end()
     assert t.frames == [(0, FAILED), (0, DONE), (5, DONE), (6, DONE)]
+    assert t.texts[0] == [f"err a line has at most {MAX_LINE} bytes; this one was dropped"]
 
 
 def test_more_lines_than_are_kept_wait_with_their_sender(talk):

@@ -3,11 +3,13 @@
 Two kinds of byte-pair vocabularies: byte-level, ``tokenizer.ggml.model`` = ``gpt2``, and
 character-level, whose model has a name of its own. How text is cut before merging has no place in
 the file except for an id, so a tokenizer that cuts in a way no installed family knows is refused.
-Text is not normalised at run time; a normaliser other than the harmless NFC is refused too.
+Text is not normalised at run time; a normaliser other than the harmless NFC is refused too. Other
+properties that have no place in the file are named in a warning.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +22,8 @@ from kinfolk.convert.tokenizer_files import TOKEN_ROLES, TokenizerFiles
 from kinfolk.text.character_level import SPACE, byte_token
 from kinfolk.text.formats import PreTokenizer
 from kinfolk.text.vocabulary import ADD_BOS, MERGES, SCORES, TOKEN_TYPE, TOKENS, TokenType
+
+log = logging.getLogger(__name__)
 
 _LOOKS_SPECIAL: Final = re.compile(r"<\|.*\|>", re.DOTALL)
 _IGNORES_CASE: Final = re.compile(r"\(\?i:([^()]*)\)")
@@ -41,6 +45,8 @@ def byte_level(
     def read(directory: Path) -> Mapping[str, object]:
         files = TokenizerFiles.load(directory)
         _check_model(files, byte_fallback=False)
+        pre = _pretokenizer(files, known)
+        _warn_of_lost(files, pre)
         tokens, types = files.tokens(vocabulary, _byte_level_type)
         ids = dict(zip(tokens, range(vocabulary), strict=True))
         specials = dict(files.specials(ids))
@@ -49,7 +55,7 @@ def byte_level(
             types[turn_end] = TokenType.CONTROL
         return {
             "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.pre": _pretokenizer(files, known),
+            "tokenizer.ggml.pre": pre.name,
             TOKENS: tokens,
             TOKEN_TYPE: np.array(types, np.int32),
             MERGES: files.merges(),
@@ -75,6 +81,7 @@ def character_level(
         files = TokenizerFiles.load(directory)
         _check_model(files, byte_fallback=True)
         _check_characters(files, pre)
+        _warn_of_lost(files, pre)
         plain = files.section("model").get("vocab", {})
 
         def added_type(added: Mapping[str, Any]) -> TokenType:
@@ -127,6 +134,27 @@ def _check_model(files: TokenizerFiles, *, byte_fallback: bool) -> None:
         )
 
 
+def _warn_of_lost(files: TokenizerFiles, pre: PreTokenizer) -> None:
+    """Name what the file has no key for and ``pre`` does not imply: texts may get other ids."""
+    lost = []
+    model = files.section("model")
+    if bool(model.get("ignore_merges")) != pre.ignore_merges:
+        lost.append(f"'ignore_merges' is {not pre.ignore_merges}")
+    if model.get("dropout"):
+        lost.append(f"'dropout' is {model['dropout']}")
+    for flag in ("lstrip", "rstrip", "single_word"):
+        added = files.json.get("added_tokens", [])
+        having = [token["content"] for token in added if token.get(flag)]
+        if having:
+            lost.append(f"{flag!r} of {', '.join(map(repr, having[:3]))}")
+    if lost:
+        log.warning(
+            "%s: a model file cannot say %s; texts may get other tokens than there",
+            files.path,
+            ", ".join(lost),
+        )
+
+
 def _byte_level_type(added: Mapping[str, Any]) -> TokenType:
     if added.get("special") or _LOOKS_SPECIAL.fullmatch(added["content"]):
         return TokenType.CONTROL
@@ -153,15 +181,15 @@ def _check_characters(files: TokenizerFiles, pre: PreTokenizer) -> None:
 # -- cutting: bytes --------------------------------------------------------------------------------
 
 
-def _pretokenizer(files: TokenizerFiles, known: tuple[PreTokenizer, ...]) -> str:
-    """The id of the way this tokenizer cuts text."""
+def _pretokenizer(files: TokenizerFiles, known: tuple[PreTokenizer, ...]) -> PreTokenizer:
+    """The way this tokenizer cuts text."""
     normalizer = files.json.get("normalizer")
     if normalizer is not None and normalizer.get("type") != "NFC":
         raise files.fail(f"normaliser {normalizer.get('type')!r} cannot be converted")
     patterns = tuple(_patterns(files))
     for pre in known:
         if pre.patterns == patterns:
-            return pre.name
+            return pre
     names = ", ".join(repr(pre.name) for pre in known) or "none"
     raise files.fail(
         f"it cuts text by {' then '.join(patterns)!s}, which is none of the ways the model's "

@@ -102,14 +102,17 @@ class Connection:
     def _say(self, text: str) -> None:
         self._texts.put(f"{text}\n".encode("utf-8", "backslashreplace"))
 
+    def _refuse_long(self) -> None:
+        self._session.refuse(f"a line has at most {MAX_LINE} bytes; this one was dropped")
+
     def _read(self) -> None:
         try:
             while raw := self._lines.readline(MAX_LINE):
                 if len(raw) == MAX_LINE and not raw.endswith(b"\n"):
                     while raw and not raw.endswith(b"\n"):
                         raw = self._lines.readline(MAX_LINE)
-                    raw = b"\n"  # answered as an empty line
-                    log.warning("a line of more than %d bytes was dropped", MAX_LINE)
+                    self._inbox.put(self._refuse_long)
+                    continue
                 self._room.acquire()
                 self._inbox.put(raw.decode("utf-8", "surrogateescape"))
         except (OSError, ValueError, KinfolkError) as error:

@@ -101,13 +101,17 @@ class Session:
         try:
             line = parse(text)
         except LineError as error:
-            self._answer(error.request, f"err {error}", failed=True)
+            self.refuse(str(error), error.request)
         else:
             if isinstance(line.command, CancelCommand):
                 self._cancel(line, line.command.request or line.request)
             else:
                 self._lines.append(line)
         self._go_on()
+
+    def refuse(self, reason: str, number: int = 0) -> None:
+        """Answer a line that is no command, of the request ``number``, 0 if it names none."""
+        self._answer(number, f"err {reason}", failed=True)
 
     def end(self) -> None:
         """No more lines come: turns and drains go on to their ends, then held requests end."""
