@@ -243,18 +243,23 @@ def test_one_that_missed_chunks_says_so_though_it_ends_while_preempted(world):
     here.check_idle()
 
 
-def test_two_go_on_side_by_side_if_the_first_in_line_cannot(world):
-    """They were suspended for it in vain, one after the other; it waits until both have ended."""
+def test_of_two_the_less_urgent_makes_room_and_goes_on_beside_the_one_it_left_for(world):
     here = world(**{**PAGED, "slots": 2, "host_rows": 64})
     for name in ("low", "lower"):
-        here.submit(Request(name, prompt(1000), 60, priority=1 + len(name)))
-    for _ in range(90):
+        here.submit(Request(name, prompt(1000), 200, priority=1 + len(name)))
+    for _ in range(60):
         here.step()
     here.submit(Request("high", prompt(30, 3), 1200))
     here.step()
-    assert here.scheduler.preemptions <= 2
+    states = [status_of(here, name) for name in ("low", "lower", "high")]
+    assert states == [Status.DECODE, Status.PREEMPTED, Status.DECODE]
+    while "low" not in here.finished:
+        here.step()
+    here.step()
+    assert status_of(here, "lower") is status_of(here, "high") is Status.DECODE
     here.drain()
-    assert [len(here.streams[name]) for name in ("low", "lower", "high")] == [60, 60, 1200]
+    assert [len(here.streams[name]) for name in ("low", "lower", "high")] == [200, 200, 1200]
+    assert here.scheduler.preemptions == 1
     here.check_idle()
 
 
