@@ -53,6 +53,11 @@ def test_length_is_counted_in_bytes() -> None:
     assert SpecialMatcher({"abc": 0, "céé": 1}).split("abcéé") == ["ab", 1]
 
 
+def test_a_run_of_blanks_is_cut_into_the_longest_specials() -> None:
+    runs = {" " * count: count for count in range(2, 32)}
+    assert SpecialMatcher(runs).split("a" + " " * 200) == ["a", *[31] * 6, 14]
+
+
 def test_an_empty_special_is_never_found() -> None:
     assert SpecialMatcher({"": 0}).split("a") == ["a"]
 

@@ -43,6 +43,10 @@ CASES = [
     (NESTED, ("array",), NESTED),
     ("x", ("integer", "string"), "x"),
     ("7", ("integer", "string"), 7),
+    ('["a.py", "b.py"]', ("string", "array"), ["a.py", "b.py"]),
+    ("[a] and [b]", ("string", "array"), "[a] and [b]"),
+    ('{"x": 1}', ("number", "object"), {"x": 1}),
+    ("7", ("string", "array"), "7"),
     ("7", (), 7),
     ("None", (), None),
     ("True", (), True),
@@ -73,6 +77,11 @@ def test_any_text_becomes_json_that_can_be_sent(text, types):
     json.loads(sent, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
+def test_a_schema_of_unions_of_unions_is_read_once():
+    root = {"$defs": {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 3} for n in range(60)}}
+    assert types_of({"$ref": "#/$defs/0"}, root) == ("object", "array")
+
+
 @pytest.mark.parametrize(
     ("schema", "types"),
     [
@@ -80,7 +89,13 @@ def test_any_text_becomes_json_that_can_be_sent(text, types):
         ({"type": ["integer", "null"]}, ("integer", "null")),
         ({"type": "INT"}, ("integer",)),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ("string", "null")),
-        ({"oneOf": [{"type": "number"}, {"$ref": "#/x"}]}, ("number",)),
+        ({"oneOf": [{"type": "number"}, {"$ref": "#/x"}]}, ("number", "object", "array")),
+        ({"$ref": "#/$defs/Zip"}, ("string",)),
+        ({"allOf": [{"$ref": "#/$defs/Zip"}]}, ("string",)),
+        ({"anyOf": [{"$ref": "#/$defs/Zip"}, {"$ref": "#/$defs/F"}]}, ("string", "object")),
+        ({"$ref": "#/$defs/Loop"}, ("object", "array")),
+        ({"$ref": "elsewhere.json#/Zip"}, ()),
+        ({"const": 3}, ("integer",)),
         ({"enum": ["a", "b"]}, ("string",)),
         ({"enum": [1, "b", None]}, ("integer", "string")),
         ({}, ()),
@@ -90,4 +105,6 @@ def test_any_text_becomes_json_that_can_be_sent(text, types):
     ],
 )
 def test_types_are_found_wherever_a_schema_states_them(schema, types):
-    assert types_of(schema) == types
+    loop = {"anyOf": [{"$ref": "#/$defs/Loop"}] * 8}
+    root = {"$defs": {"Zip": {"type": "string"}, "F": {"type": "object"}, "Loop": loop}}
+    assert types_of(schema, root) == types

@@ -9,6 +9,7 @@ import pytest
 from kinfolk.errors import ModelFormatError, UnsupportedModelError
 from kinfolk.text.formats import ChatFormat, PreTokenizer
 from kinfolk.text.tokenizer import Tokenizer
+from kinfolk.text.vocabulary import read_vocabulary
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
@@ -120,6 +121,7 @@ def test_without_types_all_tokens_are_ordinary(make_tokenizer) -> None:
         ({"merges": ["hi hi"]}, ["tokenizer.ggml.merges", "'hi hi'"]),
         ({"model": None}, ["tokenizer.ggml.model"]),
         ({"eos_token_id": "two"}, ["tokenizer.ggml.eos_token_id", "string"]),
+        ({"tokens": ["a", "b" * 4097]}, ["tokenizer.ggml.tokens", "token 1", "4097", "4096"]),
     ],
 )
 def test_a_broken_file_is_refused_by_key_and_path(make_tokenizer, keys, words) -> None:
@@ -127,6 +129,14 @@ def test_a_broken_file_is_refused_by_key_and_path(make_tokenizer, keys, words) -
         make_tokenizer(["h i"], **keys)
     for word in ["model.gguf", *words]:
         assert word in str(caught.value)
+
+
+def test_a_text_that_looks_like_a_made_up_name_moves_no_id(make_metadata) -> None:
+    texts = [f"\0{257}", "", "\0"]
+    meta = make_metadata([], [(text, NORMAL) for text in texts])
+    ids = read_vocabulary(meta, ChatFormat()).ids
+    assert list(ids)[256:] == [f"\0{256}", f"\0{257}", "\0"]
+    assert list(ids.values()) == list(range(259))
 
 
 def test_a_file_without_an_id_gets_the_default_with_a_warning(make_tokenizer, caplog) -> None:

@@ -29,7 +29,7 @@ class ToolParameters:
     """Parameter types and required names from a function's JSON schema, ``None`` = unknown."""
 
     def __init__(self, schema: Any = None):
-        stated = schema if isinstance(schema, Mapping) else {}
+        self._schema = stated = schema if isinstance(schema, Mapping) else {}
         properties = stated.get("properties")
         required = stated.get("required")
         self._properties = properties if isinstance(properties, Mapping) else {}
@@ -40,7 +40,7 @@ class ToolParameters:
         )
 
     def types(self, key: str) -> Types:
-        return types_of(self._properties.get(key))
+        return types_of(self._properties.get(key), self._schema)
 
 
 class TaggedReader:

@@ -24,6 +24,7 @@ _ALIASES: Final = {
     "list": "array",
     "dict": "object",
 }
+_CONTAINERS: Final = frozenset(("object", "array"))
 _EXACT_INTEGERS: Final = 2.0**53
 _NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
 # Exceptions of the parsers below; the last two for text that is nested too deep.
@@ -34,25 +35,61 @@ class _WrongType(ValueError):
     """The text is not a value of the type."""
 
 
-def types_of(schema: Any) -> Types:
-    """The types that a JSON schema allows, in its order; empty if it states none."""
+def types_of(schema: Any, root: Any = None) -> Types:
+    """The types that a JSON schema allows, in its order; empty if it states none.
+
+    ``root`` is the schema that references such as ``#/$defs/Name`` lead into. A branch of a union
+    that states no type may be an object or an array.
+    """
+    return tuple(_types(schema, root, {}))
+
+
+def _types(schema: Any, root: Any, referred: dict[str, list[str]]) -> list[str]:
+    """``referred`` has the types of references that were followed; none while they are followed, as
+    a schema may lead back to itself."""
     if not isinstance(schema, Mapping):
-        return ()
-    stated = schema.get("type")
+        return []
+    stated, reference = schema.get("type"), schema.get("$ref")
     names = stated if isinstance(stated, list) else [stated]
     types = [_ALIASES.get(name.lower(), name.lower()) for name in names if isinstance(name, str)]
+    if not types and isinstance(reference, str):
+        if reference not in referred:
+            referred[reference] = []
+            referred[reference] = _types(_referred(reference, root), root, referred)
+        types = referred[reference][:]
     if not types:
-        for branches in (schema.get("anyOf"), schema.get("oneOf")):
-            for branch in branches if isinstance(branches, list) else ():
-                types += types_of(branch)
-    if not types and isinstance(schema.get("enum"), list):
-        types = [_NAMES[type(value)] for value in schema["enum"] if type(value) in _NAMES]
-    return tuple(dict.fromkeys(types))
+        for branch in (*_branches(schema, "anyOf"), *_branches(schema, "oneOf")):
+            types += _types(branch, root, referred) or ["object", "array"]
+    if not types:
+        for part in _branches(schema, "allOf"):
+            types += _types(part, root, referred)
+    if not types:
+        values = [schema["const"]] if "const" in schema else _branches(schema, "enum")
+        types = [_NAMES[type(value)] for value in values if type(value) in _NAMES]
+    return list(dict.fromkeys(types))
+
+
+def _branches(schema: Mapping[str, Any], kind: str) -> list[Any]:
+    branches = schema.get(kind)
+    return branches if isinstance(branches, list) else []
+
+
+def _referred(reference: str, root: Any) -> Any:
+    """What a reference into ``root`` leads to, ``None`` if it leads elsewhere."""
+    start, *steps = reference.split("/")
+    found = root if start == "#" else None
+    for step in steps:
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def coerce(text: str, types: Types) -> str:
-    """The text as JSON of the first of ``types`` that it is a value of, else as a JSON string."""
-    candidates = [name for name in types if name != "null"]
+    """The text as JSON of the first of ``types`` that it is a value of, else as a JSON string.
+    Objects and arrays come first: any text is a string, and few texts are one of those."""
+    candidates = sorted(
+        (name for name in types if name != "null"), key=lambda name: name not in _CONTAINERS
+    )
     word = text.strip()
     if types != STRING_TYPES and (
         word.lower() == "null" or (word == "None" and ("null" in types or "string" not in types))

@@ -42,6 +42,10 @@ COMMON_ENDS: Final = frozenset(
 )
 """Token texts that end a generation in any model, if they are control tokens."""
 
+MAX_TOKEN_TEXT: Final = 4096
+"""Most characters of a token's text. Published vocabularies have at most a few hundred; what merges
+make of a text takes the square of its length."""
+
 
 class TokenType(IntEnum):
     """Values of ``tokenizer.ggml.token_type``."""
@@ -90,6 +94,13 @@ def read_vocabulary(meta: Metadata, chat: ChatFormat) -> Vocabulary:
     texts = tuple(meta.strings(TOKENS))
     if not texts:
         raise meta.fail(f"key {TOKENS!r} is empty", TOKENS)
+    longest = max(range(len(texts)), key=lambda token: len(texts[token]))
+    if len(texts[longest]) > MAX_TOKEN_TEXT:
+        raise meta.fail(
+            f"token {longest} of key {TOKENS!r} has {len(texts[longest])} characters, more than "
+            f"{MAX_TOKEN_TEXT}",
+            TOKENS,
+        )
     types = _read_types(meta, len(texts))
     bos, eos, eot, eom = (_read_id(meta, key, len(texts)) for key in (BOS, EOS, EOT, EOM))
     kept = frozenset(chat.keep_tokens)
@@ -116,21 +127,26 @@ def _unique_ids(texts: Sequence[str], types: Sequence[TokenType]) -> dict[str, i
     """Unique name -> id, for every id, in order.
 
     Of several tokens with one text the last used one keeps it, as in llama.cpp. The others, and
-    empty texts, get a name that begins with NUL, which no symbol contains, so that no id moves.
+    texts that cannot be names, get a name that begins with NUL, so that no id moves.
     """
     ids = {text: token for token, text in enumerate(texts)}
-    if len(ids) == len(texts) and "" not in ids:
+    if len(ids) == len(texts) and all(map(_can_be_name, texts)):
         return ids
     owner = {
         text: token
         for token, text in enumerate(texts)
-        if text and types[token] is not TokenType.UNUSED
+        if _can_be_name(text) and types[token] is not TokenType.UNUSED
     }
     result: dict[str, int] = {}
     for token, text in enumerate(texts):
-        lost = not text or text in result or owner.get(text, token) != token
+        lost = not _can_be_name(text) or text in result or owner.get(text, token) != token
         result[f"\0{token}" if lost else text] = token
     return result
+
+
+def _can_be_name(text: str) -> bool:
+    """Whether no name that is made up can be this text."""
+    return text != "" and (text[0] != "\0" or len(text) == 1)
 
 
 def _read_types(meta: Metadata, count: int) -> list[TokenType]:

@@ -1,7 +1,8 @@
 """Pre-tokenizers and chat format of the family.
 
 Both patterns are those of the published tokenizers; ``qwen35`` differs from ``qwen2`` in counting
-combining marks as parts of words. Neither normalises text.
+combining marks as parts of words. Transformers brings text into the normal form NFC first; this
+does not, as llama.cpp, so decomposed letters get other tokens here.
 """
 
 from __future__ import annotations
