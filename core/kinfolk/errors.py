@@ -36,6 +36,10 @@ class SettingsError(KinfolkError):
         super().__init__(message)
 
 
+class DrafterAbsent(SettingsError):
+    """A file holds no drafter of the name that was asked for."""
+
+
 # -- model files --------------------------------------------------------------------------------
 
 

@@ -152,7 +152,8 @@ class Settings(BaseSettings):
     expert_profile: OwnPath | None = Field(
         None,
         description="file that keeps how often each expert was used: the most used ones begin on "
-        "the device; written anew every ten minutes and at the end",
+        "the device; run, chat, serve and daemon add to it every ten minutes and at the end, other "
+        "commands only read it",
     )
     op: Overrides = Field(
         default_factory=lambda: MappingProxyType({}),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from kinfolk.cli import bench_runs
-from kinfolk.errors import EngineError
+from kinfolk.cli import bench_http, bench_runs
+from kinfolk.errors import EngineError, SettingsError
 from kinfolk.sched.events import Emitted, Finished, Usage
 from kinfolk.sched.request import FinishReason
 
@@ -60,3 +63,54 @@ def test_a_draft_that_is_accepted_after_all_is_no_step():
 def test_a_request_that_ends_early_is_an_error():
     with pytest.raises(EngineError, match="ended too early"):
         watch(bench_runs.Workload(3, 3, 1, 0.0), emitted("a"), finished("a", 1))
+
+
+EXPERTS = ("--device", "cpu", "--expert-budget", "30%", "--prompt", "8", "--generate", "2")
+
+
+def test_random_tokens_are_not_added_to_a_profile(kinfolk, cases, tmp_path):
+    path, model = tmp_path / "p.json", cases / "laguna.gguf"
+    options = ("-m", model, *EXPERTS, "--repeats", "1", "--expert-profile", path)
+    counted = kinfolk("bench", *options)
+    assert counted.exit_code == 0, counted.stderr
+    assert "% near" in counted.stdout
+    assert kinfolk("bench", *options, "--widths", "1").exit_code == 0
+    checked = kinfolk("doctor", "-m", model, "--device", "cpu", "--expert-profile", path)
+    assert "tokens in" in checked.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_experts_that_nobody_counts_are_not_reported(kinfolk, cases):
+    model = cases / "laguna.gguf"
+    options = ("-m", model, *EXPERTS, "--repeats", "1", "--expert-swap", "off")
+    result = kinfolk("bench", *options)
+    assert "not counted (--expert-swap off without --expert-profile)" in result.stdout
+    report = json.loads(kinfolk("bench", *options, "--json").stdout)
+    assert report["expert_use"] == {}
+    assert "expert_hits" not in report["engine"]
+
+
+def test_a_server_that_is_measured_writes_a_copy_of_the_profile(
+    kinfolk, model, tmp_path, monkeypatch
+):
+    path, found = tmp_path / "p.json", []
+    path.write_text("counts")
+
+    @contextmanager
+    def server_process(arguments):
+        copy = Path(arguments[-1])
+        found.append((arguments[-2], copy, copy.read_text()))
+        raise EngineError("enough")
+        yield
+
+    monkeypatch.setattr(bench_http, "server_process", server_process)
+    result = kinfolk("bench", "--http", "-m", model, "--expert-profile", path)
+    assert "enough" in result.stderr
+    ((flag, copy, text),) = found
+    assert (flag, text) == ("--expert-profile", "counts")
+    assert copy != path
+    assert not copy.exists()
+    with pytest.raises(SettingsError, match="cannot be read"), bench_http.profile_copy(tmp_path):
+        pass
+    with bench_http.profile_copy(None) as flags:
+        assert flags == []

@@ -92,6 +92,48 @@ def test_a_file_beside_that_does_not_fit_is_only_warned_of(chosen, model, caplog
     assert "layer 61, the model has" in caplog.text
 
 
+WRONG = [
+    ({"draft_tokens": 20}, "--draft-tokens 20: .* proposes at most 15 tokens"),
+    ({"draft_mode": "tree", "draft_widths": "confidence"}, "--draft-widths confidence is for"),
+    ({"draft_option": "x=1"}, "--draft-option x=1: drafter 'oracle' has no options"),
+]
+
+
+@pytest.mark.parametrize("draft", ["auto", "oracle", "oracle,ngram", "oracle,within"])
+@pytest.mark.parametrize(("settings", "words"), WRONG)
+def test_a_flag_that_does_not_suit_the_drafter_that_is_found_is_an_error(
+    chosen, model, draft, settings, words
+):
+    write(model.with_name("model-draft.gguf"))
+    assert chosen(within=True, draft=draft)[0] == ("oracle", "model-draft.gguf")
+    with pytest.raises(SettingsError, match=words):
+        chosen(within=True, draft=draft, **settings)
+
+
+def test_so_is_one_that_does_not_suit_the_drafter_in_the_models_own_file(chosen):
+    with pytest.raises(SettingsError, match=r"--draft-tokens 20: .* proposes at most 4 tokens"):
+        chosen(within=True, draft_tokens=20)
+
+
+def test_what_nobody_asked_for_is_only_warned_of(chosen, model, caplog):
+    """Defaults of a command are no flags of the user."""
+    write(model.with_name("model-draft.gguf"))
+    with caplog.at_level(logging.WARNING):
+        defaults = {"draft_mode": "tree", "draft_widths": "confidence"}
+        assert chosen(within=True, defaults=defaults) == (None, ["ngram"])
+    assert "model-draft.gguf does not draft for this model: --draft-widths" in caplog.text
+    assert "model.gguf does not draft for this model: --draft-widths" in caplog.text
+
+
+@pytest.mark.parametrize("draft", ["auto", "oracle", "oracle,ngram"])
+def test_a_drafter_that_makes_its_own_trees_has_no_chains(chosen, model, draft):
+    write(model.with_name("model-draft.gguf"), own_trees=True)
+    with pytest.raises(SettingsError, match=r"--draft-mode chain: .*trees only; leave it out, or"):
+        chosen(draft=draft, draft_mode="chain")
+    for mode in ("auto", "tree"):
+        assert chosen(draft=draft, draft_mode=mode)[0] == ("oracle", "model-draft.gguf")
+
+
 def test_off_is_none_at_all(chosen, model):
     write(model.with_name("model-draft.gguf"))
     assert chosen(draft="off") == (None, [])

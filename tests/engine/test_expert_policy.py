@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from threading import Event
 from typing import Any, ClassVar
@@ -265,6 +266,50 @@ def test_steps_go_on_while_the_disk_does_not_answer(opened, tmp_path, monkeypatc
     assert not any(late)
     assert json.loads(path.read_text())["tokens"] == rows
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_engine_at_rest_saves_what_came_since_the_last_report(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr("kinfolk.experts.profile.SAVE_SECONDS", 0.2)
+    path = tmp_path / "profile.json"
+    with Engine(opened(expert_profile=path), SchedulerLimits(slots=1, **LIMITS)) as running:
+        for _ in range(2):
+            answer(running, 4)
+            rows, end = running.stats()["rows"], time.monotonic() + 60
+            while not path.exists() or json.loads(path.read_text())["tokens"] < rows:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert json.loads(path.read_text())["tokens"] == rows
+
+
+def test_a_policy_is_not_asked_about_steps_that_were_not(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr("kinfolk.experts.profile.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("kinfolk.engine.expert_policy._LEAST_SECONDS", 0.01)
+    BringsTheFirst.asked.clear()
+    far = opened("create", expert_profile=tmp_path / "profile.json")
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running, 4)
+        time.sleep(0.2)
+    assert len(BringsTheFirst.asked) == 1
+    assert BringsTheFirst.asked[0][0].steps > 0
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_weights_are_read(cases, monkeypatch):
+    settings = load_settings(device="cpu", expert_profile="/proc/profile.json")
+    how = cases / "laguna.gguf", settings, Registry.discover(load_settings())
+    with monkeypatch.context() as patch:
+        patch.delattr("kinfolk.engine.loading.load_weights")
+        with pytest.raises(SettingsError, match=r"--expert-profile /proc/profile\.json: no file"):
+            load_model(*how)
+    load_model(*how, keep_profile=False).file.close()
+    prepare_model(*how).file.close()
+
+
+def test_where_nothing_counts_there_are_no_counters(opened):
+    with Engine(opened(expert_swap="off"), SchedulerLimits(slots=1, **LIMITS)) as running:
+        answer(running, 4)
+        assert running.expert_use() == {}
+        names = {name for name in running.stats() if name.startswith("expert_")}
+        assert names == {"expert_bays", "expert_device_bytes", "expert_host_bytes"}
 
 
 def test_a_profile_of_another_model_is_refused_before_weights_are_read(opened, tmp_path, cases):

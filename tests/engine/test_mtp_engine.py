@@ -206,6 +206,7 @@ def test_more_than_one_block_is_refused(tmp_path, registry):
         open_model(tmp_path / "a.gguf", registry)
 
 
+@pytest.mark.parametrize("draft", ["mtp", "mtp,ngram", "auto"])
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -215,9 +216,9 @@ def test_more_than_one_block_is_refused(tmp_path, registry):
         ("mask=3", "--draft-option mask=3: drafter 'mtp' has the options hidden, head"),
     ],
 )
-def test_an_option_that_does_not_fit_is_refused(path, registry, option, message):
+def test_an_option_that_does_not_fit_is_refused(path, registry, draft, option, message):
     with pytest.raises(SettingsError) as caught:
-        open_model(path, registry, draft_option=option)
+        open_model(path, registry, draft=draft, draft_option=option)
     assert message in str(caught.value)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from kinfolk.engine.loading import load_model
 from kinfolk.errors import EngineError
+from kinfolk.sched.drafts import MAX_FAILURES
 from kinfolk.sched.events import Emitted, Finished, Held
 from kinfolk.sched.request import FinishReason, Request
 from kinfolk.settings import load_settings
@@ -193,6 +194,31 @@ def test_a_drafter_is_parked_by_itself(engine, text, collect, drafted, solo):
     assert first.tokens == second.tokens == third.tokens == expected
     assert second.end.usage.drafted == 0
     assert min(first.end.usage.drafted, third.end.usage.drafted) > 0
+
+
+@pytest.mark.parametrize("part", ["draft", "target", "all"])
+@pytest.mark.parametrize("method", ["draft", "extend"])
+def test_a_drafter_that_was_given_up_is_asked_again_once_it_is_loaded_again(
+    engine, text, collect, drafted, solo, part, method, monkeypatch
+):
+    request = Request("a", tuple(text[:11]), 20)
+    expected = solo(request).tokens
+    running = engine(model=drafted([[*text[:11], *expected]]))
+
+    def fails(*arguments):
+        raise RuntimeError("no idea")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.loaded.drafter.drafter, method, fails)
+        given_up = [collect(running.submit(request)) for _ in range(2)]
+    assert [each.end.usage.drafts.failures for each in given_up] == [MAX_FAILURES, 0]
+    assert all(each.end.usage.drafts.given_up for each in given_up)
+    running.park(part)
+    running.unpark(part)
+    last = collect(running.submit(request))
+    assert last.tokens == given_up[1].tokens == expected
+    assert last.end.usage.drafted > 0
+    assert not last.end.usage.drafts.given_up
 
 
 def test_what_cannot_be_parked_is_refused(engine, fresh):

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from kinfolk.errors import OutputError, SettingsError
 from kinfolk.experts.profile import ExpertProfile
+from kinfolk.gguf.output import claim
 
 LAYERS = (3, 0, 2)
 COUNTS = ((5, 0, 7), (), (1, 11))
@@ -80,6 +83,95 @@ def test_a_profile_that_cannot_be_written_keeps_its_counts(tmp_path):
     profile.path.parent.mkdir()
     profile.save()
     assert ExpertProfile.load(profile.path, "model-a", LAYERS).counts == COUNTS
+
+
+def test_two_runs_that_save_one_file_lose_no_counts(tmp_path):
+    path, rounds = tmp_path / "p.json", 20
+    profiles = [ExpertProfile.load(path, "model-a", LAYERS) for _ in range(3)]
+
+    def run(profile):
+        for _ in range(rounds):
+            profile.add(((1, 0, 0), (), (0, 1)), 1)
+            profile.save()
+
+    with ThreadPoolExecutor(len(profiles)) as pool:
+        list(pool.map(run, profiles))
+    found = ExpertProfile.load(path, "model-a", LAYERS)
+    runs = len(profiles) * rounds
+    assert (found.counts, found.tokens) == (((runs, 0, 0), (), (0, runs)), runs)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_holds_the_file_for_long_delays_a_save_and_costs_no_counts(saved, monkeypatch):
+    monkeypatch.setattr("kinfolk.experts.profile.LOCK_SECONDS", 0.05)
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
+    with open(claim(saved), "wb"):
+        with pytest.raises(OutputError, match="another process is writing it"):
+            profile.save()
+        assert ExpertProfile.load(saved, "model-a", LAYERS).tokens == 12
+    profile.save()
+    assert ExpertProfile.load(saved, "model-a", LAYERS).tokens == 15
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 2}', "\udcff"])
+def test_a_file_that_was_spoilt_meanwhile_stays_and_costs_no_counts(saved, text):
+    whole = saved.read_bytes()
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
+    spoilt = text.encode(errors="surrogateescape")
+    saved.write_bytes(spoilt)
+    with pytest.raises(OutputError, match=r"profile\.json"):
+        profile.save()
+    assert saved.read_bytes() == spoilt
+    saved.write_bytes(whole)
+    profile.save()
+    assert ExpertProfile.load(saved, "model-a", LAYERS).tokens == 15
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_the_file_of_another_model_that_came_meanwhile_is_not_replaced(saved):
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
+    saved.unlink()
+    other = ExpertProfile.load(saved, "model-b", LAYERS)
+    other.add(COUNTS, 7)
+    other.save()
+    with pytest.raises(OutputError, match="the profile is of another model"):
+        profile.save()
+    assert ExpertProfile.load(saved, "model-b", LAYERS).tokens == 7
+
+
+def test_a_link_to_a_profile_stays_a_link(saved, tmp_path):
+    folder = tmp_path / "links"
+    folder.mkdir()
+    link = folder / "link.json"
+    link.symlink_to(saved)
+    profile = ExpertProfile.load(link, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
+    profile.save()
+    assert link.is_symlink()
+    assert ExpertProfile.load(saved, "model-a", LAYERS).tokens == 15
+    assert list(folder.iterdir()) == [link]
+
+
+def test_a_profile_that_is_not_kept_is_never_written(saved):
+    before = saved.read_bytes()
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.kept = False
+    profile.add(COUNTS, 3)
+    profile.save()
+    assert profile.saving() is None
+    assert saved.read_bytes() == before
+
+
+def test_a_folder_that_takes_no_files_is_named(saved):
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.require_writable()
+    assert list(saved.parent.iterdir()) == [saved]
+    profile.path = Path("/proc/p.json")
+    with pytest.raises(SettingsError, match=r"--expert-profile /proc/p\.json: no file can be"):
+        profile.require_writable()
 
 
 def test_the_profile_of_another_model_is_refused(saved):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kinfolk.errors import RequestError, RequestTypeError
 from kinfolk.plans import StateLimits
 from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts, DraftTally
+from kinfolk.sched.drafts import MAX_FAILURES
 from kinfolk.sched.events import Finished
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import ItemKind, ItemResult, StepResult
@@ -185,6 +186,17 @@ def test_a_drafter_of_the_host_honours_the_width_and_its_failures_are_counted(sc
     assert host.limits == [3, 3, 3, 2, 1]
     assert usage.drafts == DraftCounts("chain", 3, 7, 7, 10, (3, 2, 2), (3, 2, 2), failures=2)
     assert running.draft_failures == 2
+
+
+def test_requests_behind_too_many_failures_say_that_nothing_was_asked_for(scheduler):
+    running = scheduler()
+    first = run(running, {"a": [0]}, Request("a", (1, 2), 50), fails=range(50))["a"].drafts
+    assert (first.failures, first.given_up) == (MAX_FAILURES, True)
+    requests = Request("b", (1, 2), 9), Request("c", (1, 3), 9, draft=False)
+    usages = run(running, {"b": [], "c": []}, *requests)
+    assert usages["b"].drafts == DraftCounts("chain", given_up=True)
+    assert usages["c"].drafts == NO_DRAFTS
+    assert DraftCounts.total(usage.drafts for usage in usages.values()).given_up
 
 
 def test_nothing_drafts_where_no_drafter_is(scheduler):

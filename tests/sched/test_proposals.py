@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kinfolk.errors import EngineError, SettingsError
 from kinfolk.plans import StateLimits
+from kinfolk.sched.drafts import MAX_FAILURES
 from kinfolk.sched.events import Emitted
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import UNKNOWN_TOKENS, ItemKind, ItemResult, StepResult
@@ -32,14 +35,17 @@ def scheduler():
     return make
 
 
-def answer(plan, *, kept=1, proposed=PROPOSED):
+def answer(plan, *, kept=1, proposed=PROPOSED, failed=()):
     """A result that keeps ``kept`` rows of each drafted item and emits sevens; ``proposed`` tokens
-    are drafted for each that asks."""
+    are drafted for each that asks. Items of ``failed`` requests end in errors."""
     results = []
     for item in plan.items:
         rows = min(kept, item.rows, item.budget) if item.kind is ItemKind.VERIFY else 1
         emitted = (7,) * rows if item.kind is not ItemKind.PREFILL or item.sample else ()
         rows = item.rows if item.kind is ItemKind.PREFILL else rows
+        if item.request_id in failed:
+            results.append(ItemResult(item.lease, item.request_id, 0, error="no number"))
+            continue
         proposes = proposed * (item.propose != "off")
         results.append(ItemResult(item.lease, item.request_id, rows, emitted, proposed=proposes))
     return StepResult(plan.step_id, tuple(results))
@@ -87,6 +93,64 @@ def test_without_proposals_a_step_decodes(scheduler):
     running.commit(answer(plan, proposed=0))
     (item,) = running.plan().items
     assert (item.kind, item.proposed, item.propose) == (ItemKind.DECODE, 0, "chain")
+
+
+def several(count=4):
+    return [Request(str(i), (1, 2 + i), 50) for i in range(count)]
+
+
+def asks_on(running, plan, proposed):
+    """Whether the next steps ask for drafts, behind steps that propose so many tokens each."""
+    for tokens in proposed:
+        running.commit(answer(plan, proposed=tokens))
+        plan = running.plan()
+    return {item.propose for item in plan.items} != {"off"}
+
+
+def test_a_step_whose_drafts_fail_is_one_failure_however_many_sequences_it_has(scheduler):
+    for steps in (1, 2, MAX_FAILURES - 1):
+        running = scheduler()
+        assert asks_on(running, begun(running, *several()), [0] * steps)
+    running = scheduler()
+    assert not asks_on(running, begun(running, *several()), [0] * MAX_FAILURES)
+
+
+def test_a_draft_that_succeeds_ends_a_row_of_failures(scheduler):
+    running = scheduler()
+    few = [0] * (MAX_FAILURES - 1)
+    assert asks_on(running, begun(running, *several()), [*few, PROPOSED, *few])
+
+
+def test_a_step_in_which_one_draft_is_there_is_no_failure(scheduler):
+    running = scheduler()
+    plan = begun(running, *several())
+    for _ in range(2 * MAX_FAILURES):
+        found = answer(plan, proposed=0)
+        first, *others = found.results
+        running.commit(replace(found, results=(replace(first, proposed=1), *others)))
+        plan = running.plan()
+    assert {item.propose for item in plan.items} == {"chain"}
+
+
+def test_an_item_that_fails_says_nothing_of_its_draft(scheduler):
+    """Steps in which nothing but items with errors asked for drafts are no failures."""
+    running = scheduler()
+    for index in range(2 * MAX_FAILURES):
+        plan = begun(running, Request(str(index), (1, 2 + index), 50))
+        running.commit(answer(plan, failed=(str(index),)))
+    assert {item.propose for item in begun(running, *several()).items} == {"chain"}
+
+
+def test_a_drafter_that_was_loaded_again_is_asked_again(scheduler):
+    running = scheduler()
+    plan = begun(running, *several())
+    assert not asks_on(running, plan, [0] * MAX_FAILURES)
+    running.drafter_reloaded()
+    for item in plan.items:
+        running.cancel(item.request_id)
+    running.commit(answer(running._outstanding[0]))
+    plan = begun(running, Request("z", (1, 2), 50))
+    assert {item.propose for item in plan.items} == {"chain"}
 
 
 def test_requests_may_go_without(scheduler):

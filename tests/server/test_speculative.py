@@ -143,6 +143,8 @@ def test_a_bad_value_is_refused_by_its_name(make_client, make_engine, user, path
         ({"mode": "auto"}, TREE, None),
         ({}, DraftCounts("chain", failures=1), "drafter_failed"),
         (None, DraftCounts("chain", failures=1), "drafter_failed"),
+        ({"mode": "chain"}, DraftCounts("chain", given_up=True), "drafter_failed"),
+        (None, DraftCounts("chain", given_up=True), "drafter_failed"),
         (None, CHAIN, None),
     ],
 )

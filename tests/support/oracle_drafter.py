@@ -104,6 +104,7 @@ def prepare(file, facts):
         block=depth + 1,
         depth=depth,
         columns=columns,
+        own_trees=meta.boolean(meta.arch_key("own_trees"), default=False),
         fill=number("fill", 0),
         width=number("target_width", 0) or None,
         vocabulary=number("vocabulary", 0) or None,

@@ -209,7 +209,7 @@ def bench(
 
     Every sequence of every repeat has its own random prompt, so no prefix is reused; end-of-text
     tokens do not end an answer. The prompt's time ends when the first token is on the host. A
-    warm-up repeat is not counted.
+    warm-up repeat is not counted. --expert-profile is read and never written.
 
     With --http, clients stream from 'kinfolk serve' in a process of its own, so that what HTTP adds
     can be read: measure the same lengths with and without it.
@@ -232,7 +232,7 @@ def bench(
     needed = prompt + work.max_new
     settings = read_settings(ctx, slots=sequences, checkpoints=0, context=needed, **drafts)
     need = Requirements(positions=needed, what=f"--prompt {prompt} with --generate {generate}")
-    with open_runtime(settings, model, need) as runtime:
+    with open_runtime(settings, model, need, keep_profile=False) as runtime:
         runs = []
         with ProgressBar("measuring") as progress:
             for repeat in range(repeats + 1):
@@ -293,7 +293,10 @@ def _bench_http(
         what = f"--prompts {max(prompts)} with --generate {generate}"
         check_model(path, settings, registry, Requirements(positions=needed, what=what))
         arguments = ["-m", str(path), *bench_http.flags_of(settings, typed_options(ctx))]
-        with bench_http.server_process(arguments) as address:
+        with (
+            bench_http.profile_copy(settings.expert_profile) as profile,
+            bench_http.server_process([*arguments, *profile]) as address,
+        ):
             rows = bench_http.measure_streams(address, cases, repeats)
     report = bench_http.full_report(address, model, rows)
     if as_json:
@@ -343,8 +346,10 @@ def _as_text(report: dict[str, Any]) -> str:
 
 def _expert_counters(stats: dict[str, int]) -> list[tuple[str, str]]:
     """How many of the experts that the layers of steps chose were on the device."""
-    if "expert_hits" not in stats:
+    if "expert_bays" not in stats:
         return []
+    if "expert_hits" not in stats:
+        return [("experts", "not counted (--expert-swap off without --expert-profile)")]
     near, fetched, far = (stats[f"expert_{kind}"] for kind in ("hits", "fetched", "far"))
     share = near / max(1, near + fetched + far)
     return [("experts", f"{share:.1%} near, {fetched} fetched, {far} read from host memory")]

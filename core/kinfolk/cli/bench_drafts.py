@@ -73,7 +73,8 @@ def run(
         )
     what = f"--prompt {work.prompt} with --generate {work.generate} and {spare} drafted rows"
     need = Requirements(positions=needed, what=what)
-    with open_runtime(settings, model, need) as runtime, ProgressBar("measuring") as progress:
+    opened = open_runtime(settings, model, need, keep_profile=False)
+    with opened as runtime, ProgressBar("measuring") as progress:
         counted = _Repeats(repeats, progress)
         if widths:
             report = _widths(runtime, settings, work, widths, counted)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from kinfolk.cli.console import ProgressBar, note, table
@@ -175,6 +178,26 @@ def flags_of(settings: Settings, typed: Mapping[str, Any]) -> list[str]:
             values = value if isinstance(value, tuple) else (value,)
             words += [word for each in values for word in (flag(name), str(each))]
     return words
+
+
+@contextmanager
+def profile_copy(path: Path | None) -> Iterator[list[str]]:
+    """The flags for ``kinfolk serve`` to write a copy of ``--expert-profile`` instead of the file:
+    what it measures are random tokens. Raises :class:`SettingsError` if it cannot be read."""
+    if path is None:
+        yield []
+        return
+    with TemporaryDirectory(prefix="kinfolk-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            if path.exists():
+                shutil.copyfile(path, copy)
+        except OSError as error:
+            raise SettingsError(
+                f"--expert-profile {path}: cannot be read: {error.strerror or error}",
+                field="expert_profile",
+            ) from error
+        yield [flag("expert_profile"), str(copy)]
 
 
 @contextmanager

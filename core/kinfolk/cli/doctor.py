@@ -167,7 +167,7 @@ def _smoke(model: str | None, settings: Settings, registry: Registry) -> Iterato
             return
         from kinfolk.engine.runtime import Runtime as RuntimeClass
 
-        runtime = RuntimeClass.open(path, settings, registry)
+        runtime = RuntimeClass.open(path, settings, registry, keep_profile=False)
         yield _generate(runtime)
         yield from _weights(runtime.loaded)
         yield from _backends(runtime)

@@ -165,10 +165,13 @@ def open_runtime(
     model: str | None,
     need: Requirements | None = None,
     before: Callable[[Path], None] = lambda path: None,
+    *,
+    keep_profile: bool = True,
 ) -> Iterator[Runtime]:
     """The model with its engine, loaded with a progress bar; ``None`` = the bundled model.
 
     ``before`` gets the path when the file has been checked and before it is loaded.
+    ``keep_profile``: ``--expert-profile`` is written, not only read.
     """
     registry = discover(settings)
     path = model_path(model, registry)
@@ -178,7 +181,7 @@ def open_runtime(
     with loading(path) as progress:
         from kinfolk.engine.runtime import Runtime
 
-        runtime = Runtime.open(path, settings, registry, progress)
+        runtime = Runtime.open(path, settings, registry, progress, keep_profile=keep_profile)
     _announce_compilations(runtime.loaded)
     _announce_residency(runtime.loaded)
     _announce_experts(runtime.loaded)
@@ -198,7 +201,7 @@ def open_model(
         from kinfolk.engine.loading import load_model
 
         scoring = settings.model_copy(update={"draft": ("off",)})
-        loaded = load_model(path, scoring, registry, progress)
+        loaded = load_model(path, scoring, registry, progress, keep_profile=False)
     _announce_compilations(loaded)
     with loaded.file:
         yield loaded

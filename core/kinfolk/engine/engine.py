@@ -270,8 +270,9 @@ class Engine:
         }
 
     def expert_use(self) -> Mapping[int, tuple[int, ...]]:
-        """How often rows have chosen each expert, by layer; empty if all experts are on the device.
-        Blocks until the running step is over, and brings :meth:`stats` up to date."""
+        """How often rows have chosen each expert, by layer; empty if all experts are on the device
+        or nothing counts. Blocks until the running step is over, and brings :meth:`stats` up to
+        date."""
         return self._inbox.ask(self._runner.expert_use)
 
     def uncapturable_ops(self) -> Mapping[str, str]:
@@ -408,10 +409,11 @@ class Engine:
     def _rest(self, since: float) -> None:
         """Nothing can run, and has not since some time: wait for a client, and let the disk
         work."""
-        seconds = None
         while not (self.pending_calls or self._inbox.looks):
+            waits = [self._experts.rest(self._runner)]
             if self._disk is not None:
-                seconds = self._disk.rest(self._scheduler, monotonic() - since)
+                waits.append(self._disk.rest(self._scheduler, monotonic() - since))
+            seconds = min((each for each in waits if each is not None), default=None)
             wake = self._inbox.wake
             with wake:
                 wake.wait_for(lambda: self.pending_calls or self._inbox.looks, seconds)

@@ -82,6 +82,11 @@ class ExpertPlan:
         return self.profile is not None and self.sizes.total > 0
 
     @property
+    def steps_count(self) -> bool:
+        """Whether steps count which experts they choose."""
+        return self.swap or self.counted
+
+    @property
     def in_records(self) -> bool:
         """Whether the loader places experts: some are far, or uses are counted."""
         return self.partial or self.counted

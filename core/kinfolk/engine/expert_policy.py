@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Final
 
 from kinfolk.engine.loading import LoadedModel
 from kinfolk.engine.model_runner import ModelRunner
@@ -13,6 +14,9 @@ from kinfolk.plans import ExpertUse
 from kinfolk.sched.plan import StepPlan
 
 log = logging.getLogger(__name__)
+
+_LEAST_SECONDS: Final = 1.0
+"""Between two looks at a profile that is late because the disk is slow."""
 
 
 class ExpertPolicy:
@@ -26,7 +30,8 @@ class ExpertPolicy:
         self._hooks = loaded.hooks
         self._queue = SwapQueue()
         self._swaps = planned is None or planned.swap
-        self._profile = None if planned is None else planned.profile
+        profile = None if planned is None else planned.profile
+        self._profile = profile if profile is not None and profile.kept else None
         self._writer = None if self._profile is None else ProfileWriter(self._profile)
         self._top_k = 1 if planned is None else max(1, planned.top_k)
         self.failures = 0
@@ -44,7 +49,7 @@ class ExpertPolicy:
         self._count(use)
         if self._writer is not None:
             self._writer.save_if_due()
-        if not self._swaps:
+        if not (self._swaps and use.steps):
             return
         try:
             answer = self._hooks.swap_experts(use, residency)
@@ -55,20 +60,32 @@ class ExpertPolicy:
             return
         self._queue.put(answer.swaps, residency.nbytes)
 
+    def rest(self, runner: ModelRunner) -> float | None:
+        """No step runs: count what has not been counted yet and save the profile, if it is time.
+        Returns after how many seconds to ask again, ``None`` = not before the next step."""
+        if self._writer is None or self._profile is None:
+            return None
+        if self._profile.due:
+            self._refresh(runner)
+            self.harvest(runner)
+            self._writer.save_if_due()
+        return max(_LEAST_SECONDS, self._profile.due_in)
+
     def close(self, runner: ModelRunner) -> None:
         """Count what has not been counted yet, and write the profile: this waits for the device and
         for the disk. No step may run."""
         if self._writer is None:
             return
+        self._refresh(runner)
+        if (harvested := runner.take_expert_use()) is not None:
+            self._count(harvested[0])
+        self._writer.finish()
+
+    def _refresh(self, runner: ModelRunner) -> None:
         try:
             runner.expert_use()
-            harvested = runner.take_expert_use()
         except RuntimeError as error:
             log.warning("the last uses of experts are lost: %s", error)
-        else:
-            if harvested is not None:
-                self._count(harvested[0])
-        self._writer.finish()
 
     def _count(self, use: ExpertUse) -> None:
         if self._profile is not None:

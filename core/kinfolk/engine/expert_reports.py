@@ -31,11 +31,11 @@ class ExpertReports:
 
     Every 64 launches they are copied into pinned memory on the stream of the steps, before the
     outputs of a step. Whoever has waited for these outputs may read the report. ``layers``: layers
-    of the model, those without experts too.
+    of the model, those without experts too. ``counted``: steps count at all.
     """
 
-    def __init__(self, cache: ExpertCache, layers: int) -> None:
-        self._cache, self._layers = cache, layers
+    def __init__(self, cache: ExpertCache, layers: int, *, counted: bool = True) -> None:
+        self._cache, self._layers, self._counted = cache, layers, counted
         pinned = cache.device.type == "cuda"
         self._copies = [
             torch.zeros(each.shape, dtype=each.dtype, pin_memory=pinned)
@@ -88,17 +88,24 @@ class ExpertReports:
 
     @property
     def uses(self) -> dict[int, tuple[int, ...]]:
-        """By layer with experts, how often rows have chosen each."""
-        return {layer: self._known.uses[layer] for layer in self._cache.layers}
+        """By layer with experts, how often rows have chosen each; empty if nothing counts."""
+        layers = self._cache.layers if self._counted else ()
+        return {layer: self._known.uses[layer] for layer in layers}
 
     def stats(self) -> dict[str, int]:
         """``expert_hits``, ``expert_fetched`` and ``expert_far`` count the experts that a layer of
-        a step chose: near, fetched, or read from host memory."""
-        hits, fetched, far = (sum(each[kind] for each in self._known.traffic) for kind in range(3))
-        return {
+        a step chose: near, fetched, or read from host memory. Where nothing counts, they and
+        ``expert_uses`` are absent."""
+        sizes = {
             "expert_bays": sum(layer.bays for layer in self._cache.layers.values()),
             "expert_device_bytes": self._cache.device_bytes,
             "expert_host_bytes": self._cache.host_bytes,
+        }
+        if not self._counted:
+            return sizes
+        hits, fetched, far = (sum(each[kind] for each in self._known.traffic) for kind in range(3))
+        return {
+            **sizes,
             "expert_uses": sum(map(sum, self._known.uses)),
             "expert_hits": hits,
             "expert_fetched": fetched,

@@ -127,12 +127,18 @@ def load_model(
     beside: int = 0,
     shared: SharedWeights | None = None,
     there: int = 0,
+    keep_profile: bool = True,
 ) -> LoadedModel:
     """Load the model of a file. Everything is checked before weights are read; raises as
     :func:`kinfolk.engine.preparing.prepare_model` does. ``beside``: bytes of the device that
     another model of this process has taken of what ``--memory`` allows. ``shared``: weights that
-    serve other models too, of which ``there`` bytes are on the device already."""
+    serve other models too, of which ``there`` bytes are on the device already. ``keep_profile``:
+    ``--expert-profile`` is written, not only read."""
     ready = prepare_model(path, less_memory(settings, beside), registry, there=there)
+    if (profile := ready.experts.profile) is not None:
+        profile.kept = keep_profile
+        if keep_profile:
+            profile.require_writable()
     graphs = _wants_graphs(settings, ready.device)
     # cuBLAS adds the parts of a split-K product in float32.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -214,7 +220,7 @@ class ModelSource:
             # The largest number: until a step writes its own, no row is padding.
             most = torch.iinfo(torch.int32).max
             rows = torch.full((1,), most, dtype=torch.int32, device=ready.device)
-            fetched = MAX_FETCH_ROWS if experts.swap or experts.counted else 0
+            fetched = MAX_FETCH_ROWS if experts.steps_count else 0
             context = replace(context, placement=experts.placement, rows=rows, fetch_rows=fetched)
         model = ready.family.build(config, weights, context)
         _ask_for_features(ready, model)

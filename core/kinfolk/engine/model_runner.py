@@ -130,10 +130,10 @@ class ModelRunner:
         step may be pending."""
         self.loaded = loaded
         self.state.real_rows = loaded.real_rows
-        experts = loaded.experts
-        self._reports = (
-            None if experts is None else ExpertReports(experts, len(loaded.config.experts))
-        )
+        experts, source = loaded.experts, loaded.source
+        counted = source is None or source.ready.experts.steps_count
+        layers = 0 if experts is None else len(loaded.config.experts)
+        self._reports = None if experts is None else ExpertReports(experts, layers, counted=counted)
         self.uncapturable_ops: Mapping[str, str] = {}
         self._buckets: Buckets | None = None
         warmup = KernelWarmup(loaded.ops, loaded.device)
@@ -176,7 +176,7 @@ class ModelRunner:
     @torch.inference_mode()
     def expert_use(self) -> Mapping[int, tuple[int, ...]]:
         """By layer, how often rows have chosen each expert, up to now; waits for the device. Empty
-        if all experts are on the device."""
+        if all experts are on the device or nothing counts."""
         if self._reports is None:
             return {}
         self._reports.refresh()

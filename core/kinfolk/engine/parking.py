@@ -132,6 +132,8 @@ class Parking:
             error.__traceback__ = None
             _give_back(loaded.device)
             raise EngineError(f"cannot unpark {part}: {why}") from error
+        if self._runner.loaded.drafter is not None:
+            self._scheduler.drafter_reloaded()
         self._set(left)
 
     def resume(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from kinfolk.descriptors import DrafterSpec
 from kinfolk.draft_api import DraftPlan, TargetFacts
-from kinfolk.errors import KinfolkError, SettingsError, UnsupportedModelError
+from kinfolk.errors import DrafterAbsent, KinfolkError, SettingsError, UnsupportedModelError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.guarded import prepare_drafter as ask_for_plan
 from kinfolk.loader import Provided
@@ -36,6 +36,10 @@ FILE_SUFFIXES: Final = ("-draft.gguf", ".dflash.gguf")
 
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _TOKENS: Final = "tokenizer.ggml.tokens"
+_WISHES: Final = (
+    *("draft_mode", "draft_tokens", "draft_budget"),
+    *("draft_widths", "draft_width", "draft_option"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def prepare_drafters(
 
     Raises :class:`SettingsError`, :class:`ModelFormatError` or :class:`UnsupportedModelError`,
     which name file, key and numbers. What ``--draft auto`` finds by itself and cannot use is only
-    warned of.
+    warned of, unless it is for what the user asked of it.
     """
     _check_invariance(settings)
     named = named_drafters(settings, registry)
@@ -187,23 +191,35 @@ class _Search:
         for path in files_beside(self.file.path):
             try:
                 file = self._open(path)
-                return self._prepared(file, _reader_of(file, [], self.registry))
+                one = _reader_of(file, [], self.registry)
             except KinfolkError as error:
-                log.warning("%s does not draft for this model: %s", path, error)
+                _warn(path, error)
+                continue
+            try:
+                return self._prepared(file, one)
+            except KinfolkError as error:
+                self._pass_over(path, error)
         for one in self.registry.drafters.values():
             if one.value.has_weights and not one.value.architectures:
                 try:
-                    found = self._prepare(self.file, one)
-                except KinfolkError as error:
-                    log.warning("%s drafts nothing by itself: %s", self.file.path, error)
+                    return self._prepared(self.file, one)
+                except DrafterAbsent:
                     continue
-                if found is not None:
-                    return found
+                except KinfolkError as error:
+                    self._pass_over(self.file.path, error)
         return None
 
+    def _pass_over(self, path: Path, error: KinfolkError) -> None:
+        """Warn of a drafter that does not fit; but what is wrong with the settings is an error, if
+        the user made any for a drafter."""
+        refused = isinstance(error, SettingsError) and not isinstance(error, DrafterAbsent)
+        if refused and any(map(self.settings.asked, _WISHES)):
+            raise error
+        _warn(path, error)
+
     def among(self, named: list[Provided[DrafterSpec]], *, alone: bool) -> PreparedDrafter | None:
-        """The first of the ``named`` ones that has weights for this model. Raises if there is none
-        and no other drafter (``alone``)."""
+        """The first of the ``named`` ones that the files hold. Raises if they hold none and there
+        is no other drafter (``alone``)."""
         weighted = [one for one in named if one.value.has_weights]
         if self.settings.draft_model is not None:
             names = ",".join(self.settings.draft)
@@ -214,16 +230,16 @@ class _Search:
                 )
             file = self._open(self.settings.draft_model)
             return self._prepared(file, _reader_of(file, weighted, self.registry))
-        refusals = []
+        absences = []
         for one in weighted:
             try:
                 return self._prepared(*self._file_of(one))
-            except SettingsError as error:
-                refusals.append(str(error))
-        if refusals and alone:
-            raise SettingsError("; ".join(refusals))
-        for refusal in refusals:
-            log.warning("%s", refusal)
+            except DrafterAbsent as error:
+                absences.append(str(error))
+        if absences and alone:
+            raise DrafterAbsent("; ".join(absences))
+        for absence in absences:
+            log.warning("%s", absence)
         return None
 
     def _file_of(self, one: Provided[DrafterSpec]) -> tuple[GGUFFile, Provided[DrafterSpec]]:
@@ -242,24 +258,22 @@ class _Search:
         return GGUFFile.open(path, self.formats.tensor_types())
 
     def _prepared(self, file: GGUFFile, one: Provided[DrafterSpec]) -> PreparedDrafter:
-        """Raises :class:`SettingsError` if the file holds no such drafter."""
-        found = self._prepare(file, one)
-        if found is None:
-            raise self._holds_none(file, one)
-        return found
-
-    def _prepare(self, file: GGUFFile, one: Provided[DrafterSpec]) -> PreparedDrafter | None:
+        """Raises :class:`DrafterAbsent` if the file holds no such drafter."""
         plan = ask_for_plan(one.value, one.source, file, self.facts)
         if plan is None:
-            return None
+            raise self._holds_none(file, one)
         _check(plan, file, self.facts)
         chain, tree = _shape(plan, self.settings, file.path)
         confidence = self.settings.draft_widths == "confidence"
         return PreparedDrafter(one.value, one.source, file, plan, chain, tree, confidence)
 
-    def _holds_none(self, file: GGUFFile, one: Provided[DrafterSpec]) -> SettingsError:
+    def _holds_none(self, file: GGUFFile, one: Provided[DrafterSpec]) -> DrafterAbsent:
         flag = "" if self.settings.draft_model else "; name the file that does with --draft-model"
-        return SettingsError(f"{file.path} holds no drafter {one.value.name!r}{flag}")
+        return DrafterAbsent(f"{file.path} holds no drafter {one.value.name!r}{flag}")
+
+
+def _warn(path: Path, error: KinfolkError) -> None:
+    log.warning("%s does not draft for this model: %s", path, error)
 
 
 def files_beside(path: Path) -> Iterator[Path]:
@@ -374,7 +388,7 @@ def _check_tokens(file: GGUFFile, facts: TargetFacts, where: str) -> None:
 
 def _shape(plan: DraftPlan, settings: Settings, path: Path) -> tuple[int, int]:
     """Tokens of a chain and of a tree that are proposed for a sequence, 0 = none."""
-    mode = _mode(plan, settings)
+    mode = _mode(plan, settings, path)
     if mode == "tree":
         return 0, settings.draft_budget
     asked = settings.draft_tokens
@@ -387,10 +401,15 @@ def _shape(plan: DraftPlan, settings: Settings, path: Path) -> tuple[int, int]:
     return chain, settings.draft_budget if mode == "auto" else 0
 
 
-def _mode(plan: DraftPlan, settings: Settings) -> Literal["auto", "chain", "tree"]:
+def _mode(plan: DraftPlan, settings: Settings, path: Path) -> Literal["auto", "chain", "tree"]:
     """What a drafter proposes: trees are chosen by cost, and need several candidates."""
     if settings.draft_widths == "confidence" and settings.draft_mode == "tree":
         raise SettingsError("--draft-widths confidence is for chains, not for --draft-mode tree")
+    if settings.draft_mode == "chain" and plan.own_trees:
+        raise SettingsError(
+            f"--draft-mode chain: the drafter in {path} proposes trees only; leave it out, or say "
+            "--draft-mode tree"
+        )
     if settings.draft_mode != "auto":
         return settings.draft_mode
     if plan.own_trees:

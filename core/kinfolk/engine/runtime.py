@@ -80,8 +80,11 @@ class Runtime:
         settings: Settings,
         registry: Registry,
         progress: Progress | None = None,
+        *,
+        keep_profile: bool = True,
     ) -> Runtime:
-        """Load a model file, or the bundled model if ``path`` is ``None``."""
+        """Load a model file, or the bundled model if ``path`` is ``None``. ``keep_profile``: see
+        :func:`load_model`."""
         named_drafters(settings, registry)  # refuses an unknown name before anything is read
         chunk_drafter(settings)  # and settings that contradict each other
         path = path or bundled_model(registry)
@@ -90,7 +93,11 @@ class Runtime:
             text = pool.submit(open_text, path, settings, registry)
             # First, so that the model's plan divides what they leave.
             readers = _readers(settings, registry, progress)
-            loaded = load_model(path, settings, registry, progress, beside=readers.nbytes)
+            loaded = load_model(
+                *(path, settings, registry, progress),
+                beside=readers.nbytes,
+                keep_profile=keep_profile,
+            )
             tokenizer, chat, chat_format = text.result()
         if readers.chunks is not None:
             readers = replace(readers, start=start_reading(tokenizer, readers.chunks))

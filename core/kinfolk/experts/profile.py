@@ -6,16 +6,21 @@ import hashlib
 import json
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from kinfolk.errors import OutputError, SettingsError
+from kinfolk.gguf.output import PARTIAL, claim
 
 PROFILE_VERSION: Final = 2
 SAVE_SECONDS: Final = 600.0
 """A profile that changed is written again after this time."""
+
+LOCK_SECONDS: Final = 10.0
+"""The longest wait for another process that writes the same profile."""
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -24,7 +29,8 @@ class ExpertProfile:
     """Uses of experts by layer, those of the file and those of this run.
 
     ``layers`` are the numbers of experts of each layer, 0 = none. ``fingerprint`` names the model;
-    the profile of another one is refused. All methods are for one thread.
+    the profile of another one is refused. If the path is a link, its target is the file. A profile
+    that is not ``kept`` is only read. All methods are for one thread.
     """
 
     def __init__(
@@ -35,11 +41,12 @@ class ExpertProfile:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.fingerprint, self.layers = path, fingerprint, tuple(layers)
+        self.kept = True
         self.tokens = 0
         self._uses = [[0] * experts for experts in layers]
         self._clock = clock
         self._saved_at = clock()
-        self._added = self._saved = 0
+        self._written = self._now()
 
     @classmethod
     def load(
@@ -57,30 +64,20 @@ class ExpertProfile:
         that does not exist.
         """
         profile = cls(path, fingerprint, layers, clock)
-        try:
-            text = path.read_bytes().decode()
-        except FileNotFoundError:
-            if not path.parent.is_dir():
-                raise SettingsError(
-                    f"--expert-profile {path}: there is no folder {path.parent} to write it to",
-                    field="expert_profile",
-                ) from None
-            return profile
-        except (OSError, UnicodeDecodeError) as error:
-            raise _refusal(path, f"cannot be read as text: {error}") from error
-        if text.lstrip().startswith("{"):
-            counts, tokens = _parsed(path, text, fingerprint)
-        else:
-            counts, tokens = _table(path, text, profile.layers), 0
-        if problem := _shape_problem(counts, profile.layers):
-            raise _refusal(path, f"'counts': {problem}")
-        profile._uses, profile.tokens = [list(row) for row in counts], tokens
+        if (found := profile._read()) is not None:
+            profile._uses, profile.tokens = [list(row) for row in found[0]], found[1]
+            profile._written = profile._now()
+        elif not (folder := _target(path).parent).is_dir():
+            raise SettingsError(
+                f"--expert-profile {path}: there is no folder {folder} to write it to",
+                field="expert_profile",
+            )
         return profile
 
     @property
     def counts(self) -> Counts | None:
         """Uses by layer and expert; ``None`` if no expert was used yet."""
-        counts = tuple(tuple(row) for row in self._uses)
+        counts, _ = self._now()
         return counts if any(map(any, counts)) else None
 
     def add(self, counts: Sequence[Sequence[int]], tokens: int) -> None:
@@ -95,46 +92,105 @@ class ExpertProfile:
         for uses, more in zip(self._uses, counts, strict=True):
             uses[:] = map(int.__add__, uses, more)
         self.tokens += tokens
-        self._added += bool(tokens or any(map(any, counts)))
 
     @property
     def due(self) -> bool:
         """Whether the last save was asked for ten minutes ago."""
-        return self._clock() - self._saved_at >= SAVE_SECONDS
+        return self.due_in <= 0
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next save is due; negative if it is late."""
+        return self._saved_at + SAVE_SECONDS - self._clock()
+
+    def require_writable(self) -> None:
+        """Create a file beside that of the profile and remove it. Raises
+        :class:`SettingsError`."""
+        try:
+            with tempfile.TemporaryFile(dir=_target(self.path).parent):
+                pass
+        except OSError as error:
+            raise SettingsError(
+                f"--expert-profile {self.path}: no file can be written there: "
+                f"{error.strerror or error}; give another path",
+                field="expert_profile",
+            ) from error
 
     def saving(self) -> Callable[[], None] | None:
-        """A call that replaces the file, with the counts of now; ``None`` if it has them. After a
-        crash it is the old or the new file.
+        """A call that adds what was counted until now, and is not in the file yet, to the file;
+        ``None`` if there is nothing, or the file is not kept. After a crash it is the old or the
+        new file. Processes that save one file wait for each other; if it was removed, what is new
+        begins another.
 
         Any thread may make the call, while more is counted, but one such call at a time. It raises
-        :class:`OutputError` if the file cannot be written; then the counts are still here, and the
-        next save is due as late as after a success.
+        :class:`OutputError` if the file cannot be written, or is none of this model any more; then
+        the counts are still here, and the next save is due as late as after a success.
         """
         self._saved_at = self._clock()
-        if self._saved == self._added:
+        now = self._now()
+        if not self.kept or now == self._written:
             return None
-        content = {
-            "version": PROFILE_VERSION,
-            "fingerprint": self.fingerprint,
-            "tokens": self.tokens,
-            "counts": [list(row) for row in self._uses],
-        }
-        added = self._added
 
         def save() -> None:
-            content["checksum"] = _checksum(content)
             try:
-                _replace_file(self.path, (json.dumps(content) + "\n").encode())
+                target = _target(self.path)
+                with open(claim(target, LOCK_SECONDS), "wb"):
+                    try:
+                        self._add_to_file(target, now)
+                        self._written = now
+                    finally:
+                        target.with_name(target.name + PARTIAL).unlink(missing_ok=True)
             except OSError as error:
                 raise OutputError.of(self.path, error) from error
-            self._saved = added
+            except SettingsError as error:
+                raise OutputError(str(error)) from error
 
         return save
 
     def save(self) -> None:
-        """Replace the file now, if there is anything new. Raises as :meth:`saving` says."""
+        """Write the file now, if there is anything new. Raises as :meth:`saving` says."""
         if (save := self.saving()) is not None:
             save()
+
+    def _now(self) -> tuple[Counts, int]:
+        return tuple(map(tuple, self._uses)), self.tokens
+
+    def _read(self) -> tuple[Counts, int] | None:
+        """Counts and tokens of the file, ``None`` if there is no file."""
+        try:
+            text = self.path.read_bytes().decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise _refusal(self.path, f"cannot be read as text: {error}") from error
+        if text.lstrip().startswith("{"):
+            counts, tokens = _parsed(self.path, text, self.fingerprint)
+        else:
+            counts, tokens = _table(self.path, text, self.layers), 0
+        if problem := _shape_problem(counts, self.layers):
+            raise _refusal(self.path, f"'counts': {problem}")
+        return counts, tokens
+
+    def _add_to_file(self, target: Path, now: tuple[Counts, int]) -> None:
+        """Replace the file by one with what it has and what of ``now`` was never written."""
+        counts, tokens = now
+        before, tokens_before = self._written
+        if (found := self._read()) is None:
+            found = tuple((0,) * experts for experts in self.layers), 0
+        rows = zip(found[0], counts, before, strict=True)
+        content = {
+            "version": PROFILE_VERSION,
+            "fingerprint": self.fingerprint,
+            "tokens": found[1] + tokens - tokens_before,
+            "counts": [[a + b - c for a, b, c in zip(*row, strict=True)] for row in rows],
+        }
+        content["checksum"] = _checksum(content)
+        _replace_file(target, (json.dumps(content) + "\n").encode())
+
+
+def _target(path: Path) -> Path:
+    """The file that a path names, behind all links."""
+    return Path(os.path.realpath(path))
 
 
 def _refusal(path: Path, problem: str) -> SettingsError:

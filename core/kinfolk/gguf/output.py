@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -24,6 +25,9 @@ from kinfolk.gguf.values import ByteArray, Value, value_of
 
 PARTIAL: Final = ".partial"
 """Suffix of the name of an incomplete file."""
+
+_TRY_SECONDS: Final = 0.02
+"""Between two attempts to lock a file."""
 
 Progress = Callable[[int, int], None]
 """Callback (bytes of tensors written so far, bytes of all tensors)."""
@@ -192,15 +196,16 @@ class GGUFOutput:
             self._file = -1
 
 
-def claim(path: Path) -> int:
+def claim(path: Path, wait_seconds: float = 0.0) -> int:
     """A descriptor of the empty partial file of ``path``, which no other process writes as long as
-    it is open. Raises :class:`OutputError`."""
-    partial = path.with_name(path.name + PARTIAL)
+    it is open. ``wait_seconds``: how long to wait for another process. Raises
+    :class:`OutputError`."""
+    partial, end = path.with_name(path.name + PARTIAL), time.monotonic() + wait_seconds
     try:
         while True:
             file = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
             try:
-                _lock(file)
+                _lock(file, end)
                 if os.path.samestat(os.fstat(file), os.stat(partial)):
                     os.ftruncate(file, 0)
                     return file
@@ -216,13 +221,21 @@ def claim(path: Path) -> int:
         raise OutputError.of(path, error) from None
 
 
-def _lock(file: int) -> None:
-    """Raises :class:`BlockingIOError`. Where a file system has no locks, nobody is kept out."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (ENOSYS, EOPNOTSUPP, ENOLCK):
-            raise
+def _lock(file: int, end: float) -> None:
+    """Try until the time ``end``. Raises :class:`BlockingIOError`. Where a file system has no
+    locks, nobody is kept out."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_TRY_SECONDS)
+            continue
+        except OSError as error:
+            if error.errno not in (ENOSYS, EOPNOTSUPP, ENOLCK):
+                raise
+        return
 
 
 def check_target(path: Path, overwrite: bool, inputs: Iterable[Path] = ()) -> None:

@@ -26,6 +26,7 @@ class DraftCounts:
                it, and
     kept       those of them that accepted the token there
     failures   drafts that failed
+    given_up   whether so many have failed, of whatever requests, that no more were asked for
     """
 
     mode: DraftMode = "off"
@@ -36,6 +37,7 @@ class DraftCounts:
     reached: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     failures: int = 0
+    given_up: bool = False
 
     @property
     def accepted(self) -> int:
@@ -71,6 +73,7 @@ class DraftCounts:
             _sums(one.reached for one in several),
             _sums(one.kept for one in several),
             sum(one.failures for one in several),
+            any(one.given_up for one in several),
         )
 
 
@@ -104,7 +107,7 @@ class DraftTally:
         steps = self.runs.total()
         return self.emitted / steps if steps else 0.0
 
-    def counts(self, mode: DraftMode) -> DraftCounts:
+    def counts(self, mode: DraftMode, *, given_up: bool = False) -> DraftCounts:
         """The counts so far."""
         runs = self.runs.items()
         places = range(max((depth for depth, _ in self.runs), default=0))
@@ -117,6 +120,7 @@ class DraftTally:
             tuple(sum(n for (d, a), n in runs if a >= place and d > place) for place in places),
             tuple(sum(n for (_, a), n in runs if a > place) for place in places),
             self.failures,
+            given_up,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kinfolk.draft_api import Drafter
 from kinfolk.sched.cost_widths import CostWidths
-from kinfolk.sched.draft_counts import DraftMode
+from kinfolk.sched.draft_counts import DraftCounts, DraftMode
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import Item, ItemKind, ItemResult, StepPlan
 from kinfolk.sched.request import Sequence
@@ -29,7 +29,7 @@ from kinfolk.sched.widths import (
 log = logging.getLogger(__name__)
 
 MAX_FAILURES: Final = 8
-"""Drafts of the device that fail one after another before no more are asked for."""
+"""Steps whose drafts of the device fail, one after another, before no more are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,11 @@ class Drafts:
             return "chain"
         trees = asked == "tree" or not limits.proposed_chain or sequence.drafts.trees
         return "tree" if trees else "chain"
+
+    def counts(self, sequence: Sequence) -> DraftCounts:
+        """What has become of the drafts of a sequence."""
+        mode = self.mode(sequence)
+        return sequence.drafts.counts(mode, given_up=self._given_up and mode != "off")
 
     # -- planning -----------------------------------------------------------------------------
 
@@ -138,13 +143,27 @@ class Drafts:
         source = sequence.draft_source
         self._widths.verified(Candidate(sequence, item.rows - 1, source), path)
 
-    def drafted(self, item: Item, outcome: ItemResult) -> bool:
-        """Whether what an item asked the device to propose is there. A drafter that fails again
-        and again is not asked any more."""
-        if item.propose == "off":
-            return False
-        self._failed = 0 if outcome.proposed else self._failed + 1
-        return outcome.proposed > 0
+    def proposed(self, sequence: Sequence, item: Item, outcome: ItemResult) -> None:
+        """Note what the device has proposed for a sequence."""
+        asked = item.propose != "off"
+        tree = sequence.proposed_tree = item.propose == "tree"
+        chain = min(self._limits.proposed_chain, outcome.proposed)
+        rows = self._limits.proposed_tree if tree else chain
+        sequence.proposed = rows if asked and outcome.proposed else 0
+        sequence.confidence = outcome.confidence
+        sequence.drafts.failures += asked and not outcome.proposed
+
+    def drafted(self, plan: StepPlan, outcomes: list[ItemResult]) -> None:
+        """Learn whether the device has proposed what a step asked for. A drafter that fails step
+        after step is not asked any more."""
+        pairs = zip(plan.items, outcomes, strict=True)
+        asked = [each for item, each in pairs if item.propose != "off" and each.error is None]
+        if asked:
+            self._failed = 0 if any(each.proposed for each in asked) else self._failed + 1
+
+    def reloaded(self) -> None:
+        """The drafter of the device was loaded again: it is asked, however often it has failed."""
+        self._failed = 0
 
     def timed(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the time of a step, if it had no slices."""
@@ -165,9 +184,13 @@ class Drafts:
 
     # -- one sequence -------------------------------------------------------------------------
 
+    @property
+    def _given_up(self) -> bool:
+        return self._failed >= MAX_FAILURES
+
     def _may_propose(self, sequence: Sequence) -> bool:
         # The next step emits a token at least, and so does the one that verifies.
-        works = self.device_proposes and self._failed < MAX_FAILURES and self._limits.proposed > 0
+        works = self.device_proposes and not self._given_up and self._limits.proposed > 0
         return works and sequence.request.draft and sequence.remaining > 2
 
     def _proposable(self, sequence: Sequence) -> Proposable:

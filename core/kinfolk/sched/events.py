@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts, DraftMode
+from kinfolk.sched.draft_counts import NO_DRAFTS, DraftCounts
 from kinfolk.sched.plan import TokenLogprob
 from kinfolk.sched.request import FinishReason, Place, Sequence
 
@@ -35,13 +35,13 @@ class Usage:
         return self.drafts.accepted
 
     @classmethod
-    def of(cls, sequence: Sequence, mode: DraftMode) -> Usage:
+    def of(cls, sequence: Sequence, drafts: DraftCounts) -> Usage:
         return cls(
             prompt=len(sequence.request.prompt),
             reused=sequence.reused,
             emitted=sequence.emitted,
             steps=sequence.steps,
-            drafts=sequence.drafts.counts(mode),
+            drafts=drafts,
             reused_from=sequence.reused_from,
             exact=sequence.exact,
         )

@@ -123,6 +123,10 @@ class Scheduler:
     def proposes(self, value: bool) -> None:
         self._drafts.device_proposes = value
 
+    def drafter_reloaded(self) -> None:
+        """What the drafter of the device has failed at before no longer counts."""
+        self._drafts.reloaded()
+
     @property
     def idle(self) -> bool:
         return not self._alive and not self._outstanding and not self._readings.busy
@@ -296,6 +300,7 @@ class Scheduler:
         self._outstanding.pop(0)
         if not result.readings:
             self._drafts.timed(plan, result.seconds)
+        self._drafts.drafted(plan, outcomes)
         events: list[SchedulerEvent] = []
         for item, outcome in zip(plan.items, outcomes, strict=True):
             if item.kind is ItemKind.PREFILL or self._checkpoints.awaits(item.lease):
@@ -424,12 +429,7 @@ class Scheduler:
             self._drafts.verified(sequence, item, outcome)
         self._kv_cache.tables.advance(item.lease, computed)
         sequence.computed = computed
-        tree = sequence.proposed_tree = item.propose == "tree"
-        chain = min(self.limits.proposed_chain, outcome.proposed)
-        rows = self.limits.proposed_tree if tree else chain
-        sequence.proposed = rows if self._drafts.drafted(item, outcome) else 0
-        sequence.confidence = outcome.confidence
-        sequence.drafts.failures += item.propose != "off" and not outcome.proposed
+        self._drafts.proposed(sequence, item, outcome)
         if not tokens:
             return
         sequence.known.extend(tokens)
@@ -484,7 +484,7 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish = reason
         sequence.error = error
-        usage = Usage.of(sequence, self._drafts.mode(sequence))
+        usage = Usage.of(sequence, self._drafts.counts(sequence))
         return Finished(sequence.request.id, reason, usage, error)
 
     def _enqueue(self, sequences: Iterable[Sequence]) -> None:

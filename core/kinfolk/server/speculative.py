@@ -16,8 +16,9 @@ SPECULATIVE: Final = (
 )
 
 Fallback = Literal["drafter_failed", "no_drafter", "no_trees", "no_chains"]
-"""Why a request was not drafted for as it asked: a draft failed, and steps went on without; the
-server has no drafter; its drafter proposes chains only; it proposes trees only."""
+"""Why a request was not drafted for as it asked: a draft failed, and steps went on without, or so
+many had failed before that no more are asked for; the server has no drafter; its drafter proposes
+chains only; it proposes trees only."""
 
 
 class Speculative(BaseModel):
@@ -51,7 +52,7 @@ def speculative_usage(asked: Speculative | None, counts: DraftCounts) -> dict[st
 
 
 def _fallback(asked: Speculative | None, counts: DraftCounts) -> Fallback | None:
-    if counts.failures:
+    if counts.failures or counts.given_up:
         return "drafter_failed"
     if asked is None or not asked.drafts:
         return None

@@ -90,7 +90,8 @@ class TrainingRun:
         # On a CPU a text's features may not depend on which others are computed beside it.
         device = choose_device(self.settings.device)
         settings = self._settings(slots=1 if device.type == "cpu" else _FEATURES_AT_ONCE)
-        loaded = load_model(self.prepared.target, settings, self.registry, self.report.progress)
+        how = self.prepared.target, settings, self.registry, self.report.progress
+        loaded = load_model(*how, keep_profile=False)
         with loaded.file:
             options, plan = self.options, self.prepared.plan
             target = FrozenTarget(
@@ -156,11 +157,10 @@ class TrainingRun:
         assert options.continue_ is not None
         settings = self._settings(slots=min(options.sequences, len(missing)))
         how = Continuing(options.continue_, options.temperature, options.seed)
+        opened = self.prepared.target, settings, self.registry, self.report.progress
         began, count = time.monotonic(), 0
         try:
-            with Runtime.open(
-                self.prepared.target, settings, self.registry, self.report.progress
-            ) as runtime:
+            with Runtime.open(*opened, keep_profile=False) as runtime:
                 chosen = {n: prompts[n] for n in missing}
                 for number, text in continued(runtime, chosen, how, self.stop):
                     checkpoint.texts[number] = text
