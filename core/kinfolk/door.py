@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ REFUSALS: Final = (KinfolkError, MemoryError)
 """Errors that pass unchanged where a plugin is asked about a user's input, which it may refuse."""
 
 _HERE: Final = Path(__file__).parent
+_PYTHON_FILES: Final = Path(sysconfig.get_path("stdlib"))
 
 logger = logging.getLogger("kinfolk.plugins")
 
@@ -101,13 +103,31 @@ def cause(error: BaseException) -> str:
     """One line for an exception: type, text, and the last line of the plugin that was running."""
     told = traceback.TracebackException.from_exception(error)  # reads a text that cannot be read
     text = " ".join(str(told).split())
-    frames = [
-        frame
-        for frame in told.stack
-        if not frame.filename.startswith("<") and Path(frame.filename).parent != _HERE
-    ]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+    place = _place(error, told)
+    return f"{type(error).__name__}{': ' if text else ''}{text}{f' ({place})' if place else ''}"
+
+
+def _place(error: BaseException, told: traceback.TracebackException) -> str:
+    """The last line that ran in the package that the core called, whatever that called in turn."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [frame for frame in told.stack if not frame.filename.startswith("<")]
+    outside = [frame for frame in frames if not _is_core_or_python(Path(frame.filename))]
+    if outside:
+        package = Path(outside[0].filename).parent
+        while (package.parent / "__init__.py").exists():
+            package = package.parent
+        frames = [each for each in outside if Path(each.filename).is_relative_to(package)]
+    else:
+        frames = [frame for frame in frames if Path(frame.filename).parent != _HERE]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def _is_core_or_python(path: Path) -> bool:
+    if path.is_relative_to(_HERE):
+        return True
+    installed = "site-packages" in path.parts or "dist-packages" in path.parts
+    return path.is_relative_to(_PYTHON_FILES) and not installed
 
 
 def trace(error: PluginError) -> str:

@@ -170,8 +170,9 @@ def test_tokens_that_cannot_be_scored_are_told(kinfolk, model, tmp_path, tokens,
     assert not out.exists()
 
 
-def test_a_file_that_holds_no_array_is_told(kinfolk, model, tmp_path):
-    (tmp_path / "x.npy").write_text("hello")
+@pytest.mark.parametrize("text", ["hello", "PK\3\4hello"])
+def test_a_file_that_holds_no_array_is_told(kinfolk, model, tmp_path, text):
+    (tmp_path / "x.npy").write_text(text)
     result = kinfolk("logits", model, "--tokens", tmp_path / "x.npy", "--out", tmp_path / "l.npy")
     assert result.exit_code == 2
     assert "x.npy" in result.stderr

@@ -224,6 +224,12 @@ def test_an_error_in_a_plugins_back_end_names_it_and_is_not_covered_up(backend, 
     assert isinstance(caught.value.__cause__, FloatingPointError)
 
 
+def test_a_plugins_back_end_that_returns_nothing_is_named_where_there_is_a_result(foreign):
+    with pytest.raises(PluginError) as caught:
+        run(Ops([foreign(lambda *arguments: None)]))
+    assert str(caught.value) == f"{WHO}toy_backends:fast returned None, which is no result"
+
+
 def test_a_module_that_leaves_the_program_is_not_loaded(backend, foreign, monkeypatch):
     module = ModuleType("toy_leaves")
     module.__getattr__ = raising(SystemExit(3))

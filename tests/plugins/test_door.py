@@ -1,6 +1,7 @@
 """Exceptions and wrong answers of a plugin carry its name, and other plugins go on."""
 
 import itertools
+import json
 
 import pytest
 
@@ -33,6 +34,21 @@ def test_whatever_is_raised_names_plugin_method_and_line_and_is_kept(error):
     assert f"({__file__}, line {raising.__code__.co_firstlineno + 2})" in said
     assert caught.value.__cause__ is error
     assert trace(caught.value).startswith("Traceback")
+
+
+def reading():
+    return json.loads("{")
+
+
+def test_the_line_is_the_plugins_where_what_it_calls_fails():
+    with pytest.raises(PluginError) as caught:
+        ask("plugin 'p'", "method", reading)
+    assert f"({__file__}, line {reading.__code__.co_firstlineno + 1})" in str(caught.value)
+
+
+def test_of_a_mistake_in_the_grammar_the_line_is_that_of_the_mistake():
+    with pytest.raises(PluginError, match=r"\(plugin\.py, line 2\)$"):
+        ask("plugin 'p'", "importing it", lambda: compile("x = 1\ndef (:", "plugin.py", "exec"))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit()])

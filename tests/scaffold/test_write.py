@@ -59,6 +59,9 @@ def test_every_file_is_filled_in_and_valid(name):
         "a.b",
         "a" * 41,
         "kinfolk",
+        "kernels",
+        "none",
+        *("dense", "family", "family-base", "inventory", "weight-plan"),
         "olive\n",
     ],
 )

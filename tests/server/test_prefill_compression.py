@@ -26,6 +26,7 @@ from kinfolk.server.app import create_app
 from kinfolk.server.options import ServerOptions
 from kinfolk.server.service import Service
 from kinfolk.settings import load_settings
+from kinfolk.text.chat import ChatTemplate
 
 QUESTION = "Which door does the stone of the river open?"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -98,6 +99,44 @@ def test_half_an_emoji_in_a_prompt_switches_nothing_off(fresh):
     )
     _, found = figures(response)
     assert found["skipped"] is None
+
+
+def test_half_an_emoji_in_a_conversation_switches_nothing_off(fresh):
+    half = {"role": "user", "content": f"{story(160)} \ud83d and more"}
+    turns = [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": QUESTION}]
+    for messages in ([half, turns[1]], [half, *turns]):
+        text, prompt = read(fresh, messages)
+        assert prompt.compression.skipped is None
+        assert QUESTION in text
+
+
+def test_a_scorer_whose_tokens_spell_a_block_as_a_blank_places_them(cases, template):
+    with compressing_runtime(cases / "qwen35.gguf", cases / "gemma4.gguf", template) as runtime:
+        messages = document(160)
+        messages[1]["content"] = messages[1]["content"].replace(" ", " \u2581\u2582 ", 9)
+        text, prompt = read(runtime, messages)
+        assert prompt.compression.skipped is None
+        kept = text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0].split()
+        assert ordered(kept, messages[1]["content"].split())
+
+
+def test_an_answer_of_which_the_template_leaves_a_part_out_is_not_compressed(fresh):
+    """Cut, the end of its thought could be missing, and the template would leave nothing out."""
+    source = fresh.chat.source.replace("m.content", "(m.content.split('</think>')|last)")
+    assert source != fresh.chat.source
+    talking = replace(fresh, chat=ChatTemplate(source, fresh.tokenizer, fresh.chat_format))
+    answer = f"<think>{story(300, 2)}</think>\n\nIt is 42. {story(100, 3)}"
+    talk = [
+        {"role": "user", "content": story(160)},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "So."},
+        {"role": "user", "content": QUESTION},
+    ]
+    text, prompt = read(talking, talk)
+    assert prompt.compression.skipped is None
+    assert "2x" not in text
+    assert f"It is 42. {story(100, 3)}" in text
 
 
 # -- what is left out -----------------------------------------------------------------------------

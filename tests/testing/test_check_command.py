@@ -174,6 +174,12 @@ def test_a_family_that_is_not_there_and_a_filter_that_matches_nothing(tmp_path):
     assert done.stderr.splitlines()[-1] == "error: no check matches 'nothing_like_it'"
 
 
+def test_a_check_that_does_not_apply_is_listed_though_it_is_the_only_one(tmp_path):
+    done = kinfolk("kinfolk", "check", "qwen35", "-k", "neighbouring", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "0 passed, 0 failed, 1 not applicable" in done.stdout
+
+
 def test_ctrl_c_ends_the_checks(monkeypatch):
     monkeypatch.setattr(pytest, "main", lambda *_, **__: pytest.ExitCode.INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):

@@ -55,7 +55,7 @@ def discover(settings: Settings) -> Registry:
     """The installed plugins; prints a warning for a broken one."""
     registry = Registry.discover(settings, reserved_commands=BUILT_IN.keys())
     for problem in registry.problems():
-        note(f"warning: plugin {problem}")
+        note(f"warning: {problem}")
     return registry
 
 

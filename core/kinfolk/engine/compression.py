@@ -44,7 +44,9 @@ from kinfolk.engine.prompt import Prompt, chat_prompt, text_prompt
 from kinfolk.errors import EngineError, RequestError
 from kinfolk.sched.prompt_scoring import Scored, ScorerFacts, ScoringRequest
 from kinfolk.settings import Settings
+from kinfolk.text.character_level import SPACE
 from kinfolk.text.messages import normalize_messages
+from kinfolk.text.tokenizer import well_formed
 
 if TYPE_CHECKING:
     from kinfolk.engine.runtime import Runtime
@@ -159,7 +161,9 @@ class Compressor:
     ) -> CompressionJob | SkipReason:
         turns: tuple[Mapping[str, Any], ...] = ({"role": "user", "content": "x"},)
         if isinstance(source, ChatSource):
-            turns = tuple(normalize_messages(source.messages, runtime.chat_format))
+            turns = tuple(
+                map(_well_formed, normalize_messages(source.messages, runtime.chat_format))
+            )
         choice = choose_messages(
             turns,
             tools=isinstance(source, ChatSource) and source.tools,
@@ -174,13 +178,15 @@ class Compressor:
         if self._back_off.waiting:
             return "waiting"
         ready: dict[int, str] = {}
+        text = self._text_of(prompt.tokens)
         if isinstance(source, TextSource):
             parts = self._whole(prompt, source.text, [(0, Span(0, len(source.text)))])
         elif choice.together:
-            text = self._text_of(prompt.tokens)
             parts = self._whole(prompt, text, messages_in(text, turns, choice.messages))
         else:
-            parts, ready = self._messages_alone(turns, choice.messages)
+            # Of other messages the template leaves a part out, such as the thoughts of an answer.
+            whole = [n for n in choice.messages if str(turns[n]["content"]).strip() in text]
+            parts, ready = self._messages_alone(turns, whole)
         if not parts and not ready:
             return "nothing"
         return CompressionJob(prompt, source, turns, tuple(parts), ready, choice.together, began)
@@ -242,6 +248,10 @@ class Compressor:
             lengths.append(len(tokenizer.bytes_after(before, token)))
             before = token
         nbytes = len(text.encode("utf-8"))
+        blanks = text.replace(SPACE, " ")
+        if sum(lengths) < nbytes and blanks != text:
+            # Tokens over characters spell both as a blank.
+            text, nbytes = blanks, len(blanks.encode("utf-8"))
         if lengths and ids[0] == tokenizer.bos and sum(lengths) == nbytes + lengths[0]:
             lengths[0] = 0  # the tokenizer has added it
         return np.array(ids, np.int64), token_places(text, lengths)
@@ -395,6 +405,12 @@ def compressor_of(runtime: Runtime, settings: Settings) -> Compressor | None:
     if options is None or scorer is None or scoring is None:
         return None
     return Compressor(options, scorer.facts, scoring, runtime.tokenizer, scorer.tokenizer)
+
+
+def _well_formed(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message as the model reads it, without half characters."""
+    content = turn.get("content")
+    return {**turn, "content": well_formed(content)} if isinstance(content, str) else turn
 
 
 def _key(text: str) -> bytes:

@@ -100,7 +100,7 @@ class Ops:
                 implementation: _Implementation | str = _Implementation(op.reference, None)
                 backend = replace(backend, capturable=op.capturable, precompilable=op.capturable)
             else:
-                implementation = self._load(backend)
+                implementation = self._load(backend, op)
             if isinstance(implementation, _Implementation):
                 reason = self._refusal(backend, implementation, arguments)
                 if reason is None:
@@ -165,12 +165,12 @@ class Ops:
 
     # -- back ends -----------------------------------------------------------------------------
 
-    def _load(self, backend: OpBackend) -> _Implementation | str:
+    def _load(self, backend: OpBackend, op: Op[Any, Any, Any]) -> _Implementation | str:
         """The back end's functions, or the reason why they cannot be used."""
         key = (backend.op, backend.name)
         if key not in self._loaded:
             try:
-                self._loaded[key] = _functions(backend)
+                self._loaded[key] = _functions(backend, op)
             except PluginError as error:
                 return self._drop(backend, str(error))
             except Exception as error:
@@ -210,8 +210,9 @@ def _reference(op: str) -> OpBackend:
     return OpBackend(op, REFERENCE, "kinfolk_kernels.op:Op.reference")
 
 
-def _functions(backend: OpBackend) -> _Implementation:
+def _functions(backend: OpBackend, op: Op[Any, Any, Any]) -> _Implementation:
     """The functions that a back end references; those of a plugin are guarded."""
+    returns = op.reference.__annotations__.get("return") not in (None, "None")
 
     def load() -> _Implementation:
         supports = resolve(backend.supports) if backend.supports else None
@@ -223,7 +224,12 @@ def _functions(backend: OpBackend) -> _Implementation:
     loaded = ask(who, "loading it", load, _no_functions, passing=())
     supports = loaded.supports
     guarded = supports and behind(who, backend.supports, supports, _no_verdict)
-    return _Implementation(behind(who, backend.function, loaded.run), guarded)
+    run = behind(who, backend.function, loaded.run, _no_result if returns else None)
+    return _Implementation(run, guarded)
+
+
+def _no_result(value: object) -> str:
+    return "is no result" if value is None else ""
 
 
 def _no_functions(value: object) -> str:

@@ -6,6 +6,7 @@ such as ``$name`` are substituted.
 
 from __future__ import annotations
 
+import keyword
 import re
 import shutil
 from collections.abc import Mapping
@@ -51,6 +52,12 @@ _NEIGHBOURS: Final = {
 """The same variables where files of the architecture have neighbours (2i, 2i + 1)."""
 
 
+_OF_THE_CORE: Final = frozenset(
+    ("kinfolk", "kernels", "dense", "family", "family-base", "inventory", "weight-plan")
+)
+"""Names of its distributions, and those of classes that the templates import."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewFamily:
     """A new family; its plugin and its architecture have the same ``name``.
@@ -67,8 +74,8 @@ class NewFamily:
                 f"joined by single hyphens, a letter first, at most {_LONGEST} characters, "
                 "like 'olive' or 'olive-2'"
             )
-        if self.name == "kinfolk":
-            raise SettingsError("the name 'kinfolk' belongs to the core; choose another")
+        if self.name in _OF_THE_CORE or keyword.iskeyword(self.title):
+            raise SettingsError(f"the name {self.name!r} belongs to the core; choose another")
 
     @property
     def distribution(self) -> str:

@@ -103,9 +103,11 @@ def run_checks(
         raise recorder.failure
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    if code == pytest.ExitCode.NO_TESTS_COLLECTED and not recorder.results:
+    # What pytest also says if all that were selected do not apply.
+    none = code == pytest.ExitCode.NO_TESTS_COLLECTED
+    if none and not recorder.results:
         raise SettingsError(f"no check matches {select!r}")
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+    if not none and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise PluginError(f"the checks of {name!r} could not be run: {said.getvalue().strip()}")
     return tuple(recorder.results)
 

@@ -58,6 +58,8 @@ class Weights(Mapping[str, Weight]):
         self.packed, self.refused = dict(packed or {}), dict(refused or {})
 
     def __getitem__(self, name: str) -> Weight:
+        if name not in self._weights:
+            raise KeyError(f"the weight plan has no weight {name}")
         # Stacks of experts that the loader has placed are for ``ExpertStore`` alone.
         return cast(Weight, self._weights[name])
 
