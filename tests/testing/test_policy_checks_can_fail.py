@@ -294,14 +294,33 @@ def test_a_policy_that_imports_much_to_register_is_found(scorer_kit, tmp_path, m
     fails(kit, "test_discovery_loads_nothing_heavy", "imports safetensors at discovery")
 
 
-def test_checks_of_scores_do_not_apply_to_a_policy_that_scores_nothing(policy_kit):
-    class Verifies:
-        @hookimpl
-        def verify(self, step, draft, sampling):
-            return None
+class Verifies:
+    """Keeps what a function of the step and the draft says."""
 
-    assert "scores" in policy_facts_of(policy_kit(lambda info: Verifies())).missing
-    assert "scores" not in policy_facts_of(policy_kit(lambda info: Scorer(by_number))).missing
+    def __init__(self, told):
+        self.told = told
+
+    @hookimpl
+    def verify(self, step, draft, sampling):
+        return self.told(step, draft)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (lambda step, draft: 5, "which is no"),
+        (lambda step, draft: draft.parents[99], "failed in hook verify: IndexError"),
+    ],
+)
+def test_a_policy_that_verifies_wrongly_is_found(policy_kit, told, message):
+    fails(policy_kit(lambda info: Verifies(told)), "test_drafted_requests_end_well", message)
+
+
+def test_checks_of_hooks_that_a_policy_does_not_answer_do_not_apply(policy_kit):
+    verifies = policy_kit(lambda info: Verifies(lambda step, draft: None))
+    run(verifies, "test_drafted_requests_end_well")
+    assert set(policy_facts_of(verifies).missing) == {"scores"}
+    assert set(policy_facts_of(policy_kit(lambda info: Scorer(by_number))).missing) == {"verify"}
 
 
 def test_there_is_a_policy_that_fails_for_every_check():

@@ -70,11 +70,19 @@ def drafter_facts_of(kit: DrafterKit) -> Facts:
 
 def policy_facts_of(kit: PolicyKit) -> Facts:
     """As :func:`facts_of`, of a policy."""
+    hooks: dict[str, str] = {"scores": "score_chunks", "verify": "verify"}
     try:
-        scores = "score_chunks" in kit.answered
+        answered = kit.answered
     except Exception as error:  # A policy may raise any exception.
-        return Facts({"scores": f"the policy cannot be used: {type(error).__name__}: {error}"})
-    return Facts({} if scores else {"scores": "the policy does not answer score_chunks"})
+        reason = f"the policy cannot be used: {type(error).__name__}: {error}"
+        return Facts(dict.fromkeys(hooks, reason))
+    return Facts(
+        {
+            need: f"the policy does not answer {hook}"
+            for need, hook in hooks.items()
+            if hook not in answered
+        }
+    )
 
 
 def _missing_of_drafter(kit: DrafterKit) -> dict[str, str]:

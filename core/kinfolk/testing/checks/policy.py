@@ -1,12 +1,15 @@
-"""Checks of a policy's registration and of its hooks, before a step is run."""
+"""Checks of a policy's registration, and of hooks that are no scores."""
 
 from __future__ import annotations
 
 import sys
 
+from kinfolk.engine.runtime import Runtime
 from kinfolk.hookcheck import problems
 from kinfolk.hookspecs import API
 from kinfolk.testing.checks.contract import heavy_imports
+from kinfolk.testing.checks.engine import answers
+from kinfolk.testing.marks import needs
 from kinfolk.testing.policy_kit import PolicyKit
 
 _DISCOVER = """
@@ -50,3 +53,16 @@ class PolicyChecks:
         """``create`` returns a new object for every loaded model."""
         first, second = (kinfolk_policy.provider().hooks for _ in range(2))
         assert first is not second
+
+    @needs("verify")
+    def test_drafted_requests_end_well(self, kinfolk_policy: PolicyKit) -> None:
+        """Requests with drafts, several at once, get all tokens that they asked for: ``verify``
+        answers in every step, and with rows of that step."""
+        tokens = kinfolk_policy.model.tokens
+        # With three tokens, pairs must repeat, so that prompt lookup drafts.
+        few = tuple(tokens[:3])
+        settings = kinfolk_policy.settings(draft="ngram", draft_widths="fixed", draft_tokens=6)
+        opened = kinfolk_policy.model.path, settings, kinfolk_policy.registry
+        with Runtime.open(*opened) as runtime:
+            ended = answers(runtime, [tokens[:8] * 9, tokens[:70]], few)
+        assert sum(end.usage.drafted for _, end in ended) > 0, "nothing was drafted"
