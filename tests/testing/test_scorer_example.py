@@ -47,7 +47,9 @@ def test_the_example_passes_the_kit(command):
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["policy"] == "rare-tokens"
-    assert [check["status"] for check in report["checks"]] == ["passed"] * 8
+    others = {check["check"]: check["status"] for check in report["checks"]}
+    assert others.pop("test_drafted_requests_end_well") == "not applicable"
+    assert set(others.values()) == {"passed"}
 
 
 def test_it_chooses_the_chunks_of_a_long_prompt(command):
