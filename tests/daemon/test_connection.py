@@ -69,6 +69,14 @@ def test_a_line_without_an_end_is_a_line_and_one_that_is_too_long_is_answered(ta
     assert t.texts[0] == [f"err a line has at most {MAX_LINE} bytes; this one was dropped"]
 
 
+@pytest.mark.parametrize(("wire", "word"), [(Wire.LEGACY, DONE), (Wire.TAGGED_V2, FAILED)])
+def test_a_line_that_is_too_long_is_answered_at_once(talk, wire, word):
+    t = talk(wire)
+    t.say("x" * (MAX_LINE + 100))
+    t.until(0, word)
+    t.end()
+
+
 def test_more_lines_than_are_kept_wait_with_their_sender(talk):
     t = talk(Wire.TAGGED)
     t.say(f"REQ 1 START {t.folder}/p.bin 4 2")

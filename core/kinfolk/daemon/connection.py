@@ -103,18 +103,18 @@ class Connection:
         self._texts.put(f"{text}\n".encode("utf-8", "backslashreplace"))
 
     def _refuse_long(self) -> None:
+        self._unread += 1
         self._session.refuse(f"a line has at most {MAX_LINE} bytes; this one was dropped")
 
     def _read(self) -> None:
         try:
             while raw := self._lines.readline(MAX_LINE):
-                if len(raw) == MAX_LINE and not raw.endswith(b"\n"):
-                    while raw and not raw.endswith(b"\n"):
-                        raw = self._lines.readline(MAX_LINE)
-                    self._inbox.put(self._refuse_long)
-                    continue
+                long = len(raw) == MAX_LINE and not raw.endswith(b"\n")
+                line = raw.decode("utf-8", "surrogateescape")
+                while long and raw and not raw.endswith(b"\n"):
+                    raw = self._lines.readline(MAX_LINE)
                 self._room.acquire()
-                self._inbox.put(raw.decode("utf-8", "surrogateescape"))
+                self._inbox.put(self._refuse_long if long else line)
         except (OSError, ValueError, KinfolkError) as error:
             log.debug("no more lines: %s", error)
         finally:

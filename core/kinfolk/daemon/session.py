@@ -101,7 +101,7 @@ class Session:
         try:
             line = parse(text)
         except LineError as error:
-            self.refuse(str(error), error.request)
+            self._answer(error.request, f"err {error}", failed=True)
         else:
             if isinstance(line.command, CancelCommand):
                 self._cancel(line, line.command.request or line.request)
@@ -109,9 +109,11 @@ class Session:
                 self._lines.append(line)
         self._go_on()
 
-    def refuse(self, reason: str, number: int = 0) -> None:
-        """Answer a line that is no command, of the request ``number``, 0 if it names none."""
-        self._answer(number, f"err {reason}", failed=True)
+    def refuse(self, reason: str) -> None:
+        """Answer a line that could not be read."""
+        if not self._leaving:
+            self._answer(0, f"err {reason}", failed=True)
+            self._go_on()
 
     def end(self) -> None:
         """No more lines come: turns and drains go on to their ends, then held requests end."""

@@ -178,15 +178,16 @@ class Compressor:
         if self._back_off.waiting:
             return "waiting"
         ready: dict[int, str] = {}
-        text = self._text_of(prompt.tokens)
         if isinstance(source, TextSource):
             parts = self._whole(prompt, source.text, [(0, Span(0, len(source.text)))])
-        elif choice.together:
-            parts = self._whole(prompt, text, messages_in(text, turns, choice.messages))
         else:
-            # Of other messages the template leaves a part out, such as the thoughts of an answer.
-            whole = [n for n in choice.messages if str(turns[n]["content"]).strip() in text]
-            parts, ready = self._messages_alone(turns, whole)
+            text = self._text_of(prompt.tokens)
+            if choice.together:
+                parts = self._whole(prompt, text, messages_in(text, turns, choice.messages))
+            else:
+                # Of others the template leaves a part out, such as the thoughts of an answer.
+                whole = [n for n in choice.messages if str(turns[n]["content"]).strip() in text]
+                parts, ready = self._messages_alone(turns, whole)
         if not parts and not ready:
             return "nothing"
         return CompressionJob(prompt, source, turns, tuple(parts), ready, choice.together, began)
