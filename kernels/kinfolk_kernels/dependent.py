@@ -6,11 +6,12 @@ step writes, such as weights, and calls ``wait_for_producers`` before it reads o
 else. Every program must wait, on every path: only then does the end of a launch imply the end of
 all launches before it.
 
-Two kinds of data that a step writes may be read before the wait, bypassing the first-level cache
+Three kinds of data that a step writes may be read before the wait, bypassing the first-level cache
 (``early``). First, tables of the step: they are written before its first matrix product, and a
 product never starts early or lets others start only after its own wait, so launches after a product
 come after the tables. Second, data that a launch has waited for: launches that it starts only after
-its wait, and all later ones, may read it.
+its wait, and all later ones, may read it. Third, data that every program of the launch before has
+stored before ``release``, if it calls ``start_dependents`` after that.
 """
 
 from __future__ import annotations
@@ -37,6 +38,22 @@ def wait_for_producers(PDL: tl.constexpr):
     """Wait until all launches before this one have ended and their writes are visible."""
     if PDL:
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def release(PDL: tl.constexpr):
+    """Make what all threads of the program have stored visible to launches that it starts after
+    this, if they read it past the first-level cache."""
+    if PDL:
+        tl.inline_asm_elementwise(
+            "fence.acq_rel.gpu; mov.b32 $0, $1;",
+            "=r,r",
+            [tl.arange(0, tl.extra.cuda.num_threads())],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+        tl.debug_barrier()
 
 
 @triton.jit

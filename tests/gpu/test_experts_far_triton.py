@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.fetch import op as fetch_reference
 from kinfolk_kernels.fetch import triton_backend as fetching
 from kinfolk_kernels.fetch.op import FetchArguments
+from kinfolk_kernels.fetch_experts import triton_backend as fused
+from kinfolk_kernels.fetch_experts.op import FetchExpertsArguments
 from kinfolk_kernels.land import triton_backend as landings
 from kinfolk_kernels.planes import LAYOUTS
 from kinfolk_kernels.route.op import RouteArguments
@@ -260,12 +263,34 @@ def on_host(arguments):
     return replace(arguments, **moved)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16, 48, 512])
-@pytest.mark.parametrize("bays", [0, 9, 20])
-def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(full, rows, bays):
+def fetches_and_multiplies(way, layer, fetch):
+    """What a step does with its choice: in the launches of two ops, or of one."""
+    if way == "fused":
+        both = FetchExpertsArguments(fetch, layer)
+        assert fused.supports(both), fused.supports(both).reason
+        return partial(fused.fetch_experts, both)
+    assert fetching.supports(fetch), fetching.supports(fetch).reason
+
+    def apart(x, ids, weights):
+        fetching.fetch(fetch, ids)
+        return kernels.experts(layer, x, ids, weights)
+
+    return apart
+
+
+@pytest.mark.parametrize(
+    ("rows", "bays", "way"),
+    [
+        *((rows, bays, "apart") for rows in (1, 4, 16, 48, 512) for bays in (0, 9, 20)),
+        *((1, bays, "fused") for bays in (10, 20, 31)),
+    ],
+)
+def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(
+    full, rows, bays, way
+):
     """Launches that begin early, on, and no wait for the host."""
     layer, fetch = records(full, bays, min(2, bays), rows)
-    assert fetching.supports(fetch), fetching.supports(fetch).reason
+    multiply = fetches_and_multiplies(way, layer, fetch)
     router = torch.randn(full.count, full.width, device="cuda") / full.width**0.5
     chooses = RouteArguments(router, "softmax", TOP_K, full.dtype)
     x = torch.randn(rows, full.width, device="cuda").to(full.dtype)
@@ -274,8 +299,7 @@ def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(f
     def step():
         ids, weights = route(chooses, x)
         ids_of_step.copy_(ids)
-        fetching.fetch(fetch, ids)
-        return kernels.experts(layer, x, ids, weights)
+        return multiply(x, ids, weights)
 
     step()
     torch.cuda.synchronize()
@@ -307,22 +331,36 @@ def test_a_graph_of_route_fetch_and_experts_replays_the_bits_of_full_residency(f
     assert bays == 0 or rows * TOP_K >= full.count or int(fetch.traffic[1]) > 0
 
 
-def test_what_a_bay_held_before_is_not_seen_after_a_fetch(full):
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("experts", [16, 300])
+def test_a_product_that_fetches_gives_the_bits_in_every_format(name, experts):
+    """Also with so many experts that another number of registers is compiled in."""
+    full = random_layer(experts, 256, 512, name, name, "silu")
+    layer, fetch = records(full, TOP_K + 2, 2, 1)
+    layer.rows.fill_(1)
+    multiply = fetches_and_multiplies("fused", layer, fetch)
+    for _ in range(10):
+        operands = random_rows(1, full)
+        assert torch.equal(multiply(*operands), run(full, operands))
+    near, far, owners = fetch.near.cpu(), fetch.far, fetch.expert_of_bay.tolist()
+    assert torch.equal(near, far[owners])
+    assert int(fetch.traffic[1]) > 0
+
+
+@pytest.mark.parametrize("way", ["apart", "fused"])
+def test_what_a_bay_held_before_is_not_seen_after_a_fetch(full, way):
     """The same bay gets another expert in each of many replays, right before it is read."""
     layer, fetch = records(full, TOP_K, 0, 1)
+    multiply = fetches_and_multiplies(way, layer, fetch)
     layer.rows.fill_(1)
     x, _, weights = random_rows(1, full)
     ids = torch.zeros(1, TOP_K, dtype=torch.int64, device="cuda")
 
-    def step():
-        fetching.fetch(fetch, ids)
-        return kernels.experts(layer, x, ids, weights)
-
-    step()
+    multiply(x, ids, weights)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = step()
+        y = multiply(x, ids, weights)
     for turn in range(200):
         ids.copy_(torch.randperm(full.count, device="cuda")[:TOP_K])
         graph.replay()

@@ -112,20 +112,60 @@ def starts(function) -> list[tuple[object, list[list[str]], int]]:
 DEPENDENT = {name: kernel for name, kernel in kernels().items() if "PDL" in kernel.arg_names}
 
 
+def reached(function, wanted, statement) -> bool:
+    """Whether a statement calls the function ``wanted``, or one that does."""
+    inner = filter(None, (helper(function, name) for name in calls(statement)))
+    return any(
+        one is wanted or any(reached(one, wanted, each) for each in body_of(one)) for one in inner
+    )
+
+
+def begins_others_in_time(kernel) -> bool:
+    """Whether a kernel lets dependents start, in its first statement or after it has waited."""
+    statements = [calls(one) for one in body_of(kernel)]
+    if statements[0] == [START]:
+        return len(starts(kernel)) == 1
+    if [WAIT] not in statements:
+        # A helper waits, and then lets others start.
+        ((_, inner, start),) = starts(kernel)
+        return [WAIT] in inner[:start]
+    behind = statements.index([WAIT])
+    places = [
+        start
+        if function is kernel
+        else min(i for i, one in enumerate(body_of(kernel)) if reached(kernel, function, one))
+        for function, _, start in starts(kernel)
+    ]
+    return bool(places) and min(places) > behind
+
+
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_a_kernel_lets_others_start_and_waits_on_every_path(name):
-    """A kernel lets dependents start in its first statement, or after it has waited itself."""
     kernel = DEPENDENT[name]
-    ((function, statements, start),) = starts(kernel)
-    first_of_all = function is kernel and start == 0 and statements[0] == [START]
-    assert first_of_all or [WAIT] in statements[:start]
+    assert begins_others_in_time(kernel)
     assert waits(kernel, body_of(kernel))
 
 
-def test_the_choice_of_experts_is_there_when_the_product_down_begins():
+@pytest.mark.parametrize("name", ["gate_up_kernel", "fetch_gate_up_kernel"])
+def test_the_choice_of_experts_is_there_when_the_product_down_begins(name):
     """The product down reads the choice before it waits, so gate_up must have waited for it."""
-    _, statements, start = starts(DEPENDENT["gate_up_kernel"])[0]
-    assert [WAIT] in statements[:start]
+    statements = [calls(one) for one in body_of(DEPENDENT[name])]
+    assert statements[0] != [START]
+    assert begins_others_in_time(DEPENDENT[name])
+
+
+def test_a_fetched_matrix_down_is_there_when_its_product_begins():
+    """It is read before the wait too: stored, released, and then others are let start."""
+    kernel = DEPENDENT["fetch_gate_up_kernel"]
+    copying = next(
+        node
+        for statement in body_of(kernel)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "bay >= near"
+    ).body
+    lines = [ast.unparse(one) for one in copying]
+    stored = max(i for i, line in enumerate(lines) if "tl.store(moved(down_ptr" in line)
+    assert stored < lines.index("release(PDL)") < lines.index("start_dependents(PDL)")
 
 
 def test_the_check_can_fail():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from kinfolk_kernels.experts.op import ExpertsArguments, FarExperts
 from kinfolk_kernels.experts.pair_launches import pair_launches
 from kinfolk_kernels.fetch.op import FetchArguments
 from kinfolk_kernels.fetch.triton_backend import fetch_launch
+from kinfolk_kernels.fetch_experts.triton_backend import fetch_gate_up
 from kinfolk_kernels.land.op import LandArguments
 from kinfolk_kernels.land.triton_backend import land_launch
 from kinfolk_kernels.packing import empty
@@ -76,7 +78,7 @@ def compiled_for(launch):
 @pytest.mark.parametrize("rows", [1, 4, 40, 300])
 def test_neither_bays_nor_records_nor_distances_are_compiled_in(rows):
     """Gate and up are the same in all layers, while down has two formats, as in published files."""
-    found = []
+    found, fused = [], []
     layers = ((0, "Q6_K", 0), (1, "Q4_K", 256), (7, "Q6_K", 512), (16, "Q6_K", 0))
     for bays, lower, between in layers:
         made, fetch = layer(bays, lower, between)
@@ -86,12 +88,17 @@ def test_neither_bays_nor_records_nor_distances_are_compiled_in(rows):
         launches = product(x, choice, made, torch.zeros(rows, WIDTH))
         moves = fetch_launch(fetch, choice.ids), land_launch(landing(fetch, bays), choice.ids)
         found.append([compiled_for(one) for one in (*launches, *moves)])
+        if rows == 1 and bays:
+            fetching = partial(fetch_gate_up, fetch=fetch)
+            first, *_ = pair_launches(x, choice, made, x.float(), gate_up=fetching)
+            fused.append(compiled_for(first))
     for other in found[1:]:
         for mine, first in zip(other, found[0], strict=True):
             if "down" not in mine[0] and "round" not in mine[0]:
                 assert mine == first
     # Where down has the same format, so it is for all launches.
     assert found[0] == found[2] == found[3]
+    assert all(one == fused[0] for one in fused)
 
 
 def test_the_check_sees_what_is_compiled_in():

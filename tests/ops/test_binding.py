@@ -283,3 +283,52 @@ def test_a_warmup_needs_precompilable_back_ends_only(backend, monkeypatch):
     with pytest.raises(NotPrecompilableError, match=message), ops.precompiling():
         pass
     assert bound(*OPERANDS) == "strict"
+
+
+def op_named(name):
+    return replace(ACT_AND_MUL, name=name)
+
+
+@pytest.fixture
+def parts(backend):
+    """``parts(supports)``: ops with back ends ``one`` and ``two`` each, a fused op of them with a
+    back end ``one`` of that verdict, and the arguments of ``bind_fused``."""
+
+    def make(supports=None, choose=None, second="two"):
+        offered = []
+        for op, names in (("a", ("one", "two")), ("b", ("one", second)), ("both", ("one",))):
+            for priority, name in enumerate(reversed(names)):
+                can = supports if op == "both" else None
+                offered.append(replace(backend(name, priority, can), op=op))
+        asked = [(op_named(name), ARGUMENTS) for name in "ab"]
+        return Ops(offered, choose), (op_named("both"), ARGUMENTS, asked)
+
+    return make
+
+
+def test_a_fused_op_runs_on_the_back_end_of_all_of_its_parts(parts):
+    ops, asked = parts()
+    assert ops.bind_fused(*asked)(*OPERANDS) == "one"
+    assert ops.decisions["both", "one"] == Decision("both", "one", ())
+
+
+def test_it_does_not_run_if_a_part_has_another_back_end(parts):
+    for choose in ({"a": "two"}, {"b": "two"}, {"a": "two", "b": "two"}):
+        ops, asked = parts(choose=choose)
+        assert ops.bind_fused(*asked) is None
+        assert not any(op == "both" for op, _ in ops.decisions)
+
+
+def test_nor_if_that_back_end_refuses(parts, caplog):
+    caplog.set_level("INFO")
+    ops, asked = parts(lambda arguments: Verdict(False, "too wide"))
+    assert ops.bind_fused(*asked) is None
+    assert "one: too wide; its parts run one after the other" in caplog.text
+
+
+def test_a_back_end_that_was_chosen_for_a_fused_op_runs_it(parts):
+    ops, asked = parts(choose={"a": "two", "both": "one"})
+    assert ops.bind_fused(*asked)(*OPERANDS) == "one"
+    ops, asked = parts(lambda arguments: Verdict(False, "too wide"), {"both": "one"})
+    with pytest.raises(UnsupportedModelError, match="too wide"):
+        ops.bind_fused(*asked)

@@ -13,6 +13,7 @@ from kinfolk.experts.store import ExpertStore
 from kinfolk.nn.context import BuildContext
 from kinfolk_kernels.experts.op import EXPERTS, ExpertsArguments, SharedExpert
 from kinfolk_kernels.fetch.op import FETCH, FetchArguments
+from kinfolk_kernels.fetch_experts.op import FETCH_EXPERTS, FetchExpertsArguments
 from kinfolk_kernels.land.op import LAND, LandArguments
 from kinfolk_kernels.route.op import ROUTE, RouteArguments, Score
 
@@ -86,8 +87,15 @@ class MoE:
         self.experts = context.ops.bind(EXPERTS, arguments)
         self.fetch_rows, placed, rows = context.fetch_rows, store.placed, context.rows
         self.fetch: Callable[[torch.Tensor], None] | None = None
+        self.fetch_experts: Callable[..., torch.Tensor] | None = None
         if placed is not None and context.fetch_rows and rows is not None:
-            self.fetch = context.ops.bind(FETCH, fetch_arguments(placed, rows))
+            fetch = fetch_arguments(placed, rows)
+            self.fetch = context.ops.bind(FETCH, fetch)
+            self.fetch_experts = context.ops.bind_fused(
+                FETCH_EXPERTS,
+                FetchExpertsArguments(fetch, arguments),
+                ((FETCH, fetch), (EXPERTS, arguments)),
+            )
         # With fewer rows than these, all that they choose finds a bay: it is near or is fetched.
         self.crowded_rows = 0
         self.land: Callable[[torch.Tensor], None] | None = None
@@ -103,6 +111,8 @@ class MoE:
         dtype of x or float32, by default x."""
         ids, weights = self.route(x if router_input is None else router_input)
         rows, least = x.shape[0], LANDED_ROWS
+        if rows == 1 and self.fetch_experts is not None:
+            return self.fetch_experts(x, ids, weights)
         if self.fetch is not None and rows <= self.fetch_rows:
             self.fetch(ids)
             least = max(least, self.crowded_rows)

@@ -7,7 +7,7 @@ No fallback is silent: each choice, and every refusal with its reason, is kept i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,8 +69,9 @@ class Ops:
         self.launches_suppressed = False
         """Whether a kernel warmup is running; results of ops are undefined then."""
         self._backends = _by_op(backends)
+        self._chosen = frozenset(choose or {})
         for op, name in (choose or {}).items():
-            self._backends[op] = [self._chosen(op, name)]
+            self._backends[op] = [self._of_name(op, name)]
         for op in self._backends.keys() - (choose or {}).keys():
             self._backends[op] = [b for b in self._backends[op] if b.device in ("", device)]
         self._loaded: dict[tuple[str, str], _Implementation | str] = {}
@@ -94,25 +95,27 @@ class Ops:
         comes last and supports all. Raises :class:`UnsupportedModelError` with the reason if a back
         end chosen by name does not support them.
         """
-        refused: list[tuple[str, str]] = []
-        for backend in self._backends.get(op.name) or (_reference(op.name),):
-            if backend.name == REFERENCE:
-                implementation: _Implementation | str = _Implementation(op.reference, None)
-                backend = replace(backend, capturable=op.capturable, precompilable=op.capturable)
-            else:
-                implementation = self._load(backend, op)
-            if isinstance(implementation, _Implementation):
-                reason = self._refusal(backend, implementation, arguments)
-                if reason is None:
-                    self._bound[op.name, backend.name] = backend
-                    if (op.name, backend.name) not in self.decisions:
-                        self._note(Decision(op.name, backend.name, tuple(refused)))
-                    return partial(implementation.run, arguments)
-                refused.append((backend.name, reason))
-            else:
-                refused.append((backend.name, implementation))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
-        raise UnsupportedModelError(f"no back end can run the op {op.name!r}: {reasons}")
+        return partial(self._select(op, arguments, self._offered(op))[1], arguments)
+
+    def bind_fused(
+        self, op: Op[A, P, R], arguments: A, parts: Iterable[tuple[Op[Any, ..., Any], Any]]
+    ) -> Callable[P, R] | None:
+        """``op``, which does what ``parts`` do one after the other: ops with their arguments.
+
+        If nobody chose a back end for it, it is bound to the one with the name of the back end that
+        runs all parts, so that a back end of a part is never bypassed; ``None`` if there is none.
+        """
+        if op.name in self._chosen:
+            return self.bind(op, arguments)
+        names = {self._select(part, of, self._offered(part))[0].name for part, of in parts}
+        same = [b for b in self._offered(op) if {b.name} == names and b.name != REFERENCE]
+        if not same:
+            return None
+        try:
+            return partial(self._select(op, arguments, same)[1], arguments)
+        except UnsupportedModelError as error:
+            log.info("%s; its parts run one after the other", error)
+            return None
 
     def uncapturable(self) -> dict[str, str]:
         """Bound ops that no CUDA graph can hold, with the reason."""
@@ -141,7 +144,7 @@ class Ops:
         finally:
             self.launches_suppressed = False
 
-    def _chosen(self, op: str, name: str) -> OpBackend:
+    def _of_name(self, op: str, name: str) -> OpBackend:
         offered = self._backends.get(op, [])
         for backend in offered:
             if backend.name == name:
@@ -162,6 +165,33 @@ class Ops:
         if verdict:
             return None
         return getattr(verdict, "reason", "") or "gave no reason"
+
+    def _offered(self, op: Op[Any, ..., Any]) -> Sequence[OpBackend]:
+        return self._backends.get(op.name) or (_reference(op.name),)
+
+    def _select(
+        self, op: Op[A, P, R], arguments: A, backends: Sequence[OpBackend]
+    ) -> tuple[OpBackend, Callable[..., Any]]:
+        """The first of ``backends`` that supports the arguments, and its function."""
+        refused: list[tuple[str, str]] = []
+        for backend in backends:
+            if backend.name == REFERENCE:
+                implementation: _Implementation | str = _Implementation(op.reference, None)
+                backend = replace(backend, capturable=op.capturable, precompilable=op.capturable)
+            else:
+                implementation = self._load(backend, op)
+            if isinstance(implementation, _Implementation):
+                reason = self._refusal(backend, implementation, arguments)
+                if reason is None:
+                    self._bound[op.name, backend.name] = backend
+                    if (op.name, backend.name) not in self.decisions:
+                        self._note(Decision(op.name, backend.name, tuple(refused)))
+                    return backend, implementation.run
+                refused.append((backend.name, reason))
+            else:
+                refused.append((backend.name, implementation))
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
+        raise UnsupportedModelError(f"no back end can run the op {op.name!r}: {reasons}")
 
     # -- back ends -----------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ OP_BACKENDS: tuple[OpBackend, ...] = (
     _triton("experts", "experts"),
     _torch("fetch", "fetch"),
     _triton("fetch", "fetch"),
+    _triton("fetch_experts", "fetch_experts"),
     _triton("flash_prefill", "flash_prefill"),
     _torch("gated_attention", "paged_attention"),
     _triton("gated_attention", "paged_attention"),

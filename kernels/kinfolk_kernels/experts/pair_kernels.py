@@ -148,7 +148,7 @@ def dots(words, row, group, FORMAT: tl.constexpr, ASM: tl.constexpr):
 
 
 @triton.jit
-def _gate_up(
+def gate_up(
     gate_q, gate_high, gate_scales, gate_supers,
     up_q, up_high, up_scales, up_supers,
     x_row, d_row, d_step, first, inner_row,
@@ -184,7 +184,7 @@ def _gate_up(
 
 
 @triton.jit
-def _openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
+def openness(x_row, gate_ptr, K: tl.constexpr, LANES: tl.constexpr):
     """The sigmoid of the product of a row with a vector, both of K numbers."""
     column = tl.arange(0, 16 * LANES)
     total = tl.zeros([16 * LANES], tl.float32)
@@ -248,7 +248,7 @@ def gate_up_kernel(
                         gate_scales + scales_at, gate_supers + supers_at)  # fmt: skip
                 up = (up_q + q_at, up_high + high_at,
                       up_scales + scales_at, up_supers + supers_at)  # fmt: skip
-            _gate_up(
+            gate_up(
                 gate[0], gate[1], gate[2], gate[3],
                 up[0], up[1], up[2], up[3],
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first, inner_ptr + pair * F,
@@ -257,7 +257,7 @@ def gate_up_kernel(
     elif SHARED != NO_SHARED_EXPERT:
         row = pair - pairs
         if first < SHARED_F // 4:
-            _gate_up(
+            gate_up(
                 shared_gate_q, shared_gate_high, shared_gate_scales, shared_gate_supers,
                 shared_up_q, shared_up_high, shared_up_scales, shared_up_supers,
                 x_ptr + row * (K // 4), d_ptr + row, d_step, first,
@@ -265,7 +265,7 @@ def gate_up_kernel(
                 K, SHARED_F, SHARED, ACTIVATION, NR, LANES, MASKED, ASM,
             )  # fmt: skip
         elif GATED and first == SHARED_F // 4:
-            share = _openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
+            share = openness(numbers_ptr + row * numbers_row, shared_gate_ptr, K, LANES)
             tl.store(open_ptr + row, share)
 
 

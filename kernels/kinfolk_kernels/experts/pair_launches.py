@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -69,6 +69,21 @@ class Inner:
         )
 
 
+class GateUp(Protocol):
+    """Makes the launch that computes ``inner``, as ``gate_up_pairs`` does."""
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        rows: Int8Rows,
+        choice: Choice,
+        experts: ExpertsArguments[Stack],
+        inner: Inner,
+        *,
+        asm: bool = True,
+    ) -> Launch: ...
+
+
 def joins(experts: ExpertsArguments[Stack], choice: Choice) -> bool:
     """Whether the shared expert can be computed as one more pair of every row."""
     shared = experts.shared
@@ -89,14 +104,16 @@ def pair_launches(
     y: torch.Tensor,
     *,
     asm: bool = True,
+    gate_up: GateUp | None = None,
 ) -> Iterator[Launch]:
-    """The launches that compute y float32 [R, W] from x [R, W], which is rounded to int8."""
+    """The launches that compute y float32 [R, W] from x [R, W], which is rounded to int8.
+    ``gate_up`` makes the first of the two products, instead of ``gate_up_pairs``."""
     rows = made_int8(x)
     if rows is None:
         rows = Int8Rows.make(x.shape[0], experts.width, x.device)
         yield quantize_rows(x, rows)
     inner = Inner.make(choice, experts)
-    yield gate_up_pairs(x, rows, choice, experts, inner, asm=asm)
+    yield (gate_up or gate_up_pairs)(x, rows, choice, experts, inner, asm=asm)
     if inner.words is not None:
         yield round_pairs(inner, experts, asm=asm)
     yield down_pairs(inner, choice, experts, y, asm=asm)

@@ -25,7 +25,7 @@ from kinfolk_kernels.experts.group_launches import group_launches
 from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
 from kinfolk_kernels.experts.mma_group_launches import mma_group_launches
 from kinfolk_kernels.experts.op import ExpertsArguments
-from kinfolk_kernels.experts.pair_launches import joins, pair_launches
+from kinfolk_kernels.experts.pair_launches import GateUp, joins, pair_launches
 from kinfolk_kernels.experts.shared_launches import add_shared, shared_rows
 from kinfolk_kernels.experts.stacks import Stack, format_of, refuses, steps, tensors_of, type_of
 from kinfolk_kernels.launch import Launch
@@ -96,6 +96,18 @@ def experts(
     arguments: ExpertsArguments[Stack], x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
     """See :class:`ExpertsArguments`."""
+    return run_experts(arguments, x, ids, weights)
+
+
+def run_experts(
+    arguments: ExpertsArguments[Stack],
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: GateUp | None = None,
+) -> torch.Tensor:
+    """``experts``; ``gate_up`` makes the launch of gate and up where pairs are computed
+    separately."""
     if x.stride(-1) != 1:
         x = x.contiguous()
     choice, shared = Choice(ids.contiguous(), weights.contiguous()), arguments.shared
@@ -108,7 +120,7 @@ def experts(
             shared = None
         elif shared is not None:
             routed = replace(arguments, shared=None)
-        launches = pair_launches(x, choice, routed, y, asm=compiled)
+        launches = pair_launches(x, choice, routed, y, asm=compiled, gate_up=gate_up)
     elif x.shape[0] <= INT8_GROUPED_ROWS and takes_int8(arguments):
         launches = int8_group_launches(x, choice, arguments, y, asm=compiled)
     elif x.shape[0] > INT8_GROUPED_ROWS and grouped_by_mma(arguments):

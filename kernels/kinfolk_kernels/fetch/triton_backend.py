@@ -116,6 +116,4 @@ def fetch_launch(arguments: FetchArguments, ids: torch.Tensor) -> Launch:
             "WORDS": PIECE_WORDS,
         },
         warps=FETCH_WARPS,
-        # The reference rounds the product of score and decay before it adds.
-        fuse=False,
     )
