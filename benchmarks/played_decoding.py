@@ -56,13 +56,17 @@ from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
 
+_35B = ("qwen35moe", 40 * 256)
+"""Architecture and number of experts of the 35B-A3B."""
+
 STEADY = {
-    "qwen35moe": {25: 2.55, 50: 1.56, 75: 0.92},
-    "laguna": {50: 1.9},
-    "gemma4": {50: 2.2},
+    _35B: {25: 2.55, 50: 1.56, 75: 0.92},
+    ("laguna", 39 * 256): {50: 1.9},
+    ("gemma4", 30 * 128): {50: 2.2},
 }
-"""Bars in ms a token, by architecture and percent of the experts in bays: one sequence, a sticky
-trace, bays that change. They are of 35B-A3B, Laguna-XS.2 and 26B-A4B, and of a link of 55 GB/s."""
+"""Bars in ms a token, by architecture and number of experts, and percent of them in bays: one
+sequence, a sticky trace, bays that change. They are of 35B-A3B, Laguna-XS.2 and 26B-A4B, and of a
+link of 55 GB/s."""
 
 CARDS = {8: 3.2, 12: 2.2}
 """The same of the 35B-A3B by ``--memory``."""
@@ -381,6 +385,7 @@ class Traffics:
         experts = sum(self.plan.sizes.layers)
         return {
             "bays": sum(self.plan.bays),
+            "experts": experts,
             "percent": round(100 * sum(self.plan.bays) / experts, 1),
             "landing_MB": round(self.plan.landing / 1e6, 3),
             # Without swaps the device counts nothing.
@@ -402,7 +407,7 @@ class Traffics:
 
 
 def judged(row: Row, base: float | None) -> Row:
-    """The row with what its experts add and, if the issue of this benchmark sets one, the bar."""
+    """The row with what its experts add and, if there is one, the bar."""
     if "bays" not in row:
         return row
     bar = bar_of(row)
@@ -426,6 +431,7 @@ def bar_of(row: Row) -> float | None:
         return round(1.1 * (copied + read) / (0.75 * link), 3)
     if not str(row["trace"]).startswith("sticky"):
         return None
+    model = row["architecture"], row["experts"]
     if row["memory"] is not None:
-        return CARDS.get(round(row["memory"]))
-    return STEADY.get(row["architecture"], {}).get(round(row["percent"]))
+        return CARDS.get(round(row["memory"])) if model == _35B else None
+    return STEADY.get(model, {}).get(round(row["percent"]))

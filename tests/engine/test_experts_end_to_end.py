@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
+from wide_experts import write_wide_experts
 
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
@@ -19,6 +20,8 @@ from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
+from kinfolk_kernels.experts import pair_launches
+from kinfolk_kernels.fetch.op import FETCHED
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.timeout(600)]
 
@@ -93,3 +96,21 @@ def test_experts_in_planes_are_the_same_model(packed, load):
     model = load(packed, weights="packed", dtype="f16", op=TRITON)
     assert model.packed["Q8_0"] > 0
     assert 1e-6 < error(scores(model, tokens, 8), expected) <= HALF
+
+
+@pytest.mark.parametrize("case", STAY_CLOSE)
+def test_a_row_that_fetches_in_its_product_gets_the_bits_of_full_residency(
+    cases, load, tmp_path, monkeypatch, case
+):
+    monkeypatch.setattr(pair_launches, "QUADS", 16)
+    path = write_wide_experts(cases / f"{case}.gguf", tmp_path / "wide.gguf")
+    tokens = [5, 300, 71, 9]
+    fixed = {"weights": "packed", "dtype": "f16"}
+    full = load(path, op="experts=triton,route=torch", **fixed)
+    expected = torch.cat(list(logits(full, tokens, chunk=1)))
+    fetched = "experts=triton,fetch=triton,fetch_experts=triton,route=torch"
+    far = load(path, op=fetched, expert_budget="75%", **fixed)
+    assert torch.equal(torch.cat(list(logits(far, tokens, chunk=1))), expected)
+    assert ("fetch_experts", "triton") in far.ops.decisions
+    assert sum(int(each.traffic[FETCHED]) for each in far.experts.layers.values()) > 0
+    far.experts.check_integrity()

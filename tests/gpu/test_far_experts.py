@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from wide_experts import write_wide_experts
 
+from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
 from kinfolk.experts.arena import HostArena, lock_with_driver
 from kinfolk.registry import Registry
+from kinfolk.sched.limits import SchedulerLimits
+from kinfolk.sched.request import Request
 from kinfolk.settings import load_settings
+from kinfolk_kernels.fetch.op import FETCHED
 
 pytestmark = pytest.mark.gpu
 
@@ -65,6 +70,35 @@ def test_logits_are_those_of_a_model_with_all_experts_near(opened, case, budget)
         assert torch.equal(found, expected)
     assert far.experts is not None
     far.experts.check_integrity()
+
+
+@pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])
+@pytest.mark.parametrize("graphs", ["on", "off"])
+def test_requests_that_fetch_in_products_get_the_tokens_of_full_residency(
+    cases, tmp_path, case, graphs
+):
+    """Of one sequence at a time, and of two at once, whose steps fetch in a launch of its own."""
+    path = write_wide_experts(cases / f"{case}.gguf", tmp_path / "wide.gguf")
+    registry, found = Registry.discover(load_settings()), []
+    limits = SchedulerLimits(slots=2, context=256, step_tokens=64, slice=32)
+    for budget in ("all", "75%"):
+        settings = load_settings(
+            device="cuda", memory=4, context=256, slots=2, draft="off", graphs=graphs,
+            weights="packed", expert_budget=budget,
+        )  # fmt: skip
+        loaded = load_model(path, settings, registry)
+        with Engine(loaded, limits) as engine:
+            tokens = [_tokens(engine.submit(Request("0", (5, 9, 2), 40)))]
+            both = [engine.submit(Request(str(i), (7, i, 300), 30)) for i in (1, 2)]
+            found.append(tokens + [_tokens(ticket) for ticket in both])
+            engine.check_integrity()
+    assert found[0] == found[1]
+    assert ("fetch_experts", "triton") in loaded.ops.decisions
+    assert sum(int(layer.traffic[FETCHED]) for layer in loaded.experts.layers.values()) > 0
+
+
+def _tokens(ticket):
+    return [token for event in ticket for token in getattr(event, "tokens", ())]
 
 
 @pytest.mark.parametrize("case", ["qwen35moe", "laguna", "gemma4moe"])

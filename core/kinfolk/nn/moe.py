@@ -47,7 +47,8 @@ class MoE:
 
     If the loader has placed the experts, those that a step chooses are fetched before they are
     used, unless it has more rows than ``BuildContext.fetch_rows``: such a step, of a prompt, uses
-    almost all of them, and leaves bays alone. What is still far is read where it is, or with
+    almost all of them, and leaves bays alone. A step of one row does both in one op, if the back
+    end of both has it. What is still far is read where it is, or with
     ``LANDED_ROWS`` rows or more from landing bays, where all of it is copied before.
     """
 
