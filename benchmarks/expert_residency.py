@@ -24,12 +24,13 @@ Numbers = npt.NDArray[np.int64]
 DECAY = next(float(each.default) for each in fields(FetchArguments) if each.name == "decay")
 """That of the op ``fetch``."""
 
-FETCHED_SHARE, PAIRS_SHARE, GROUPS_SHARE, LANDED_SHARE = 0.91, 0.75, 0.50, 0.90
+FETCHED_SHARE, PAIRS_SHARE, GROUPS_SHARE, LANDED_SHARE = 0.92, 0.85, 0.50, 0.90
 """Predicted rates as shares of one large copy: of fetching, of reading experts in place with few
 rows and with the many of a prompt, and of copying them to landing bays."""
 
-IDLE_SECONDS = 3e-6
-"""Predicted for ``fetch`` in a layer of a step that misses nothing."""
+ROW_SECONDS, ROWS_SECONDS = 0.3e-6, 1.9e-6
+"""Predicted for a layer that fetches nothing: in a step of one row, which has no launch for that,
+and of several."""
 
 _ID_BITS = 16
 _LAST = np.iinfo(np.int64).max
@@ -90,7 +91,8 @@ def predicted_seconds(
     """What all steps take longer than with all experts near, by a link whose large copies take
     ``link`` bytes a second."""
     copied, read = traffic.missed_bytes(record)
-    idle = traffic.steps * len(record) * IDLE_SECONDS if fetches else 0.0
+    each = ROW_SECONDS if traffic.rows <= traffic.steps else ROWS_SECONDS
+    idle = traffic.steps * len(record) * each if fetches else 0.0
     return copied / (FETCHED_SHARE * link) + read / (read_share * link) + idle
 
 

@@ -11,8 +11,9 @@ hits       of the experts that the layers of a step choose, those that are in a 
 missed     those that are not, for each token
 MB         bytes that cross the link, for each token: records fetched, swapped, or read in place
 added ms   what a step takes longer than with all experts on the device, by --link. Predicted: a
-           fetch takes 0.91 of the rate of a large copy, reading in place 0.75, and a fetch of
-           nothing 3 us a layer. 'bench' also has prompts: what they land takes 0.90
+           fetch takes 0.92 of the rate of a large copy, reading in place 0.85, and a fetch of
+           nothing 0.3 us a layer, or 1.9 with several rows. 'bench' also has prompts: what they
+           land takes 0.90
 
 Policies:
 
