@@ -114,7 +114,9 @@ def fetched(layer, x, choice):
     state = (empty(count), empty(count, dtype=torch.int64), empty(3, dtype=torch.int64))
     owners = empty(count // 2, dtype=torch.int32)
     fetch = FetchArguments(near, far, layer.bay_of_expert, owners, *state, layer.rows)
-    with patch.object(fused, "span_of", lambda *_: fused.Span(2**20, 2**21, 2**20)):
+    with patch.object(
+        fused, "place_in_record", lambda *_: fused.PlaceInRecord(2**20, 2**21, 2**20)
+    ):
         gate_up = partial(fused.fetch_gate_up, fetch=fetch)
         yield from pair_launches(x, choice, layer, empty(1, layer.width), gate_up=gate_up)
 

@@ -29,7 +29,7 @@ def _few_programs(monkeypatch):
     monkeypatch.setattr(pair, "QUADS", 8)
     monkeypatch.setattr(pair, "DOWN_QUADS", 8)
     monkeypatch.setattr(fetch, "FETCH_PROGRAMS", 2)
-    monkeypatch.setattr(kernel, "PIECE_WORDS", 128)
+    monkeypatch.setattr(kernel, "SLICE_WORDS", 128)
 
 
 def stacks_of(made):

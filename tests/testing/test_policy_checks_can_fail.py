@@ -15,6 +15,7 @@ import torch
 from kinfolk import hookimpl
 from kinfolk.descriptors import PolicySpec
 from kinfolk.errors import KinfolkError
+from kinfolk.plans import ExpertSwap, ExpertSwaps, Placement
 from kinfolk.registry import Registry
 from kinfolk.score_api import KEEP, Keep, Scores
 from kinfolk.testing.conformance import PolicyConformance
@@ -47,6 +48,7 @@ def policy_kit(tmp_path_factory):
     first = []
 
     def make(create, name="told"):
+        import kinfolk_laguna.plugin
         import kinfolk_qwen35.plugin
         from kinfolk.hookspecs import API
 
@@ -60,7 +62,13 @@ def policy_kit(tmp_path_factory):
             return [spec]
 
         module.KINFOLK_API, module.register_policies = API, register_policies
-        registry = Registry.build({"policy-demo": module, "qwen35": kinfolk_qwen35.plugin})
+        registry = Registry.build(
+            {
+                "policy-demo": module,
+                "qwen35": kinfolk_qwen35.plugin,
+                "laguna": kinfolk_laguna.plugin,
+            }
+        )
         kit = PolicyKit(name, tmp_path_factory.mktemp("policy"), registry)
         if first:
             kit.__dict__["model"] = first[0]
@@ -98,8 +106,9 @@ def by_number(query):
 )
 def test_sound_scorers_pass(scorer_kit, told):
     kit = scorer_kit(told)
+    other = {"test_discovery_loads_nothing_heavy", PLACED}  # the module is no file; no placement
     for name in (each for each in dir(PolicyConformance) if each.startswith("test_")):
-        if name != "test_discovery_loads_nothing_heavy":  # the module is no file
+        if name not in other:
             run(kit, name)
 
 
@@ -319,8 +328,104 @@ def test_a_policy_that_verifies_wrongly_is_found(policy_kit, told, message):
 def test_checks_of_hooks_that_a_policy_does_not_answer_do_not_apply(policy_kit):
     verifies = policy_kit(lambda info: Verifies(lambda step, draft: None))
     run(verifies, "test_drafted_requests_end_well")
-    assert set(policy_facts_of(verifies).missing) == {"scores"}
-    assert set(policy_facts_of(policy_kit(lambda info: Scorer(by_number))).missing) == {"verify"}
+    others = {"scores", "verify", "placement", "swaps"}
+    assert set(policy_facts_of(verifies).missing) == others - {"verify"}
+    scores = policy_kit(lambda info: Scorer(by_number))
+    assert set(policy_facts_of(scores).missing) == others - {"scores"}
+
+
+# -- experts --------------------------------------------------------------------------------------
+
+
+class Places:
+    """Puts experts where a function of the statistics and the budget says."""
+
+    def __init__(self, told):
+        self.told = told
+
+    @hookimpl
+    def place_experts(self, stats, budget):
+        return self.told(stats, budget)
+
+
+def the_last_ones(stats, budget):
+    """The last experts of each layer, as many as fit into its share."""
+    if budget >= sum(n * size for n, size in zip(stats.layers, stats.record_bytes, strict=True)):
+        return Placement(tuple(tuple(range(n)) for n in stats.layers))
+    bays, left = [], budget
+    for experts, size in zip(stats.layers, stats.record_bytes, strict=True):
+        fit = min(experts, left // size) if size else experts
+        bays.append(tuple(range(experts - fit, experts)))
+        left -= fit * size
+    return Placement(tuple(bays))
+
+
+def one_each(stats, budget):
+    """The first expert of each layer, if there are bytes for it or not."""
+    return Placement(tuple((0,) if experts else () for experts in stats.layers))
+
+
+def by_counts(stats, budget):
+    """Fails without a profile."""
+    assert stats.counts is not None
+    return the_last_ones(stats, budget)
+
+
+PLACED = "test_experts_are_placed_in_any_budget"
+SAME = "test_answers_do_not_depend_on_its_bays"
+SWAPPED = "test_swaps_change_no_token"
+
+
+def test_a_sound_placement_passes(policy_kit):
+    kit = policy_kit(lambda info: Places(the_last_ones))
+    for counted in (False, True):
+        getattr(PolicyConformance(), PLACED)(kinfolk_policy=kit, counted=counted)
+    run(kit, SAME)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"), [(one_each, "the budget is 0"), (by_counts, "AssertionError")]
+)
+def test_a_placement_that_does_not_fit_is_found(policy_kit, told, message):
+    kit = policy_kit(lambda info: Places(told))
+    kit.__dict__["mixture_hooks"] = kit.alone()  # the model is not opened with it
+    with pytest.raises(KinfolkError, match=message):
+        getattr(PolicyConformance(), PLACED)(kinfolk_policy=kit, counted=False)
+
+
+def test_one_that_cannot_open_a_model_is_found(policy_kit):
+    fails(policy_kit(lambda info: Places(by_counts)), SAME, "AssertionError")
+
+
+class Swaps:
+    """Swaps what a function of the residency says."""
+
+    def __init__(self, told):
+        self.told = told
+
+    @hookimpl
+    def swap_experts(self, use, residency):
+        return ExpertSwaps(tuple(self.told(residency)))
+
+
+def the_first_far_one(residency):
+    for layer, bays in enumerate(residency.bays):
+        far = [e for e in range(residency.experts[layer]) if e not in bays]
+        if far and bays:
+            yield ExpertSwap(layer, far[0], 0)
+
+
+def a_bay_that_is_not_there(residency):
+    yield ExpertSwap(0, 0, 10**6)
+
+
+def test_sound_swaps_pass(policy_kit):
+    run(policy_kit(lambda info: Swaps(the_first_far_one)), SWAPPED)
+
+
+def test_swaps_that_cannot_be_made_are_found(policy_kit):
+    kit = policy_kit(lambda info: Swaps(a_bay_that_is_not_there))
+    fails(kit, SWAPPED, "swap_experts failed 2 times|swap_experts failed 3 times")
 
 
 def test_there_is_a_policy_that_fails_for_every_check():
@@ -328,6 +433,6 @@ def test_there_is_a_policy_that_fails_for_every_check():
     tree = ast.parse(Path(__file__).read_text())
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     checks = {name for name in dir(PolicyConformance) if name.startswith("test_")}
-    assert len(checks) >= 8
+    assert len(checks) >= 11
     assert checks - words == set()
     assert set(SCORES) <= checks

@@ -12,6 +12,7 @@ from kinfolk.testing.checks.drafter_proposals import DrafterProposalChecks
 from kinfolk.testing.checks.drafter_state import DrafterStateChecks
 from kinfolk.testing.checks.drafts import DraftChecks
 from kinfolk.testing.checks.engine import EngineChecks
+from kinfolk.testing.checks.expert_policy import ExpertPolicyChecks
 from kinfolk.testing.checks.experts import ExpertChecks
 from kinfolk.testing.checks.features import FeatureChecks
 from kinfolk.testing.checks.files import FileChecks
@@ -54,7 +55,7 @@ class DrafterConformance(
 
 
 @pytest.mark.cpu
-class PolicyConformance(ChunkScoreChecks, PolicyChecks):
+class PolicyConformance(ChunkScoreChecks, ExpertPolicyChecks, PolicyChecks):
     """All checks, on the installed policy that ``policy`` names.
 
     A test module needs only ``class TestMine(PolicyConformance): policy = "mine"``. Checks that do

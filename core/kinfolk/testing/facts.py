@@ -70,7 +70,12 @@ def drafter_facts_of(kit: DrafterKit) -> Facts:
 
 def policy_facts_of(kit: PolicyKit) -> Facts:
     """As :func:`facts_of`, of a policy."""
-    hooks: dict[str, str] = {"scores": "score_chunks", "verify": "verify"}
+    hooks: dict[str, str] = {
+        "scores": "score_chunks",
+        "verify": "verify",
+        "placement": "place_experts",
+        "swaps": "swap_experts",
+    }
     try:
         answered = kit.answered
     except Exception as error:  # A policy may raise any exception.

@@ -9,7 +9,7 @@ import pytest
 Need = Literal[
     "tiny", "reference", "checkpoint", "row order", "eviction", "windows", "experts",
     "chat template", "features", "tiny drafter", "file", "recurrent", "chain", "host", "scores",
-    "verify",
+    "verify", "placement", "swaps",
 ]  # fmt: skip
 NEEDS = "kinfolk_needs"
 EACH_TINY = "kinfolk_each_tiny"

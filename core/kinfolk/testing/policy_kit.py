@@ -58,6 +58,28 @@ class PolicyKit:
             "all positions, the checks need one"
         )
 
+    @cached_property
+    def mixture(self) -> Kit:
+        """The kit of the first family whose tiny model has experts."""
+        folder = self.folder / "mixture"
+        folder.mkdir(exist_ok=True)
+        for name in sorted(self.registry.families):
+            if self.registry.families[name].value.tiny() is None:
+                continue
+            kit = Kit(name, folder, self.registry)
+            if any(kit.config.experts):
+                return kit
+        raise PluginError(
+            f"policy {self.name!r}: no installed family has a tiny model with experts, the checks "
+            "need one"
+        )
+
+    @cached_property
+    def mixture_hooks(self) -> ModelHookCaller:
+        """The hooks of that model with the policy."""
+        settings = self.mixture.settings(policy=(self.name,))
+        return load_model(self.mixture.path, settings, self.registry).hooks
+
     def provider(self) -> HookProvider:
         """The policy's hooks, created for one model. Raises :class:`PluginError` if they cannot be
         used."""

@@ -30,7 +30,7 @@ from kinfolk_kernels.launch import Launch
 from kinfolk_kernels.planes import INTERLEAVE, PlanesStack
 from kinfolk_kernels.verdict import YES, Verdict, no
 
-PIECE_WORDS = 512
+SLICE_WORDS = 512
 """Words that a program asks for by one instruction."""
 
 MOST_REGISTERS, MOST_EXPERTS = 88, 256
@@ -60,7 +60,7 @@ def supports(arguments: FetchExpertsArguments[Stack]) -> Verdict:
 def _refuses_places(fetch: FetchArguments, experts: ExpertsArguments[Stack]) -> str:
     """The reason why programs that copy gate, up and the range of down do not copy all."""
     stacks = (experts.gate, experts.up, experts.down)
-    gate, up, down = (span_of(fetch.near, stack) for stack in stacks)
+    gate, up, down = (place_in_record(fetch.near, stack) for stack in stacks)
     held, record = gate.size + up.size + down.size, fetch.near.shape[1]
     if held != record:
         return f"of {record} bytes of a record, matrices have {held}"
@@ -69,7 +69,7 @@ def _refuses_places(fetch: FetchArguments, experts: ExpertsArguments[Stack]) -> 
     return ""
 
 
-class Span(NamedTuple):
+class PlaceInRecord(NamedTuple):
     """Where the planes of a stack begin and end in a record, and how many bytes they have."""
 
     begin: int
@@ -77,13 +77,13 @@ class Span(NamedTuple):
     size: int
 
 
-def span_of(records: torch.Tensor, stack: Stack) -> Span:
+def place_in_record(records: torch.Tensor, stack: Stack) -> PlaceInRecord:
     """That of a stack in ``records``."""
     planes = tensors_of(stack)
     sizes = [plane[0].numel() * plane.element_size() for plane in planes]
     begins = [plane.data_ptr() - records.data_ptr() for plane in planes]
     ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
-    return Span(min(begins), max(ends), sum(sizes))
+    return PlaceInRecord(min(begins), max(ends), sum(sizes))
 
 
 def fetch_experts(
@@ -116,7 +116,7 @@ def fetch_gate_up(
     product = gate_up_pairs(x, rows, choice, experts, inner, asm=asm)
     moves = fetch_launch(fetch, choice.ids)
     pairs, parts = product.grid
-    down = span_of(fetch.near, experts.down)
+    down = place_in_record(fetch.near, experts.down)
     mine = fetch_gate_up_kernel.arg_names
     arguments = {
         **moves.arguments,
@@ -128,7 +128,7 @@ def fetch_gate_up(
         **moves.constants,
         **product.constants,
         **_quad_words(experts.gate),
-        "PIECE": PIECE_WORDS,
+        "PIECE": SLICE_WORDS,
     }
     return replace(
         product,
