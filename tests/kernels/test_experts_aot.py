@@ -33,6 +33,9 @@ LAYERS = {
 }
 """Experts, channels and width, formats of gate and up, and of down."""
 
+FETCHING = (("Q5_K", 4096), ("Q6_K", 3072), ("Q8_0", 3072))
+"""Formats and columns of gate and up, beside those of ``LAYERS``, where a row fetches."""
+
 INT8_GROUPS = {
     "256 of 512 Q6_K": (("", 64), ("", 512)),
     "128 of 704 Q5_0": (("", 64), ("far, ", 64)),
@@ -144,6 +147,7 @@ def launches():
     from kinfolk_kernels.experts.group_launches import group_launches
     from kinfolk_kernels.experts.int8_group_kernel import int8_group_kernel
     from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
+    from kinfolk_kernels.experts.op import ExpertsArguments
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
     from kinfolk_kernels.fetch_experts.kernel import fetch_gate_up_kernel
@@ -184,6 +188,15 @@ def launches():
                 if launch.kernel is int8_group_kernel:
                     part = f"{launch.constants['K']} columns"
                     yield f"{title}, {kind}{rows} rows, {part}: int8_group_kernel", launch
+    for upper, width in FETCHING:
+        gate, down = stack(upper, 256, 512, width), stack("Q4_K", 256, width, 512)
+        bays = empty(256, dtype=torch.int64)
+        layer = spread(ExpertsArguments(gate, gate, down, bays, "silu", 8, torch.float16))
+        x = empty(1, width, dtype=torch.float16)
+        choice = Choice(empty(1, 8, dtype=torch.int64), empty(1, 8))
+        for launch in fetched(layer, x, choice):
+            if launch.kernel is fetch_gate_up_kernel:
+                yield f"{upper} of {width}: fetch_gate_up_kernel", launch
     logits = empty_parts(2048, 2816, 128, torch.device("meta"))
     for dtype in (torch.bfloat16, torch.float32):
         x = empty(2048, 2816, dtype=dtype)
@@ -272,6 +285,14 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     near = {name: found[name.replace("far, ", "")][4] for name in far}
     assert {name: (near[name], far[name]) for name in far if far[name] != near[name]} == {}
     assert sum(use["loads of 16 bytes"] > 0 for use in far.values()) >= 8
+    # Product and sum of a score are rounded apart, as the reference does.
+    scores = {name: use[4] for name, use in found.items() if name.endswith(": fetch")}
+    assert len(scores) == 4
+    assert all(use["products"] and use["sums"] for use in scores.values())
+    assert not any(use["products with a sum"] for use in scores.values())
+    fetching = {name: use[3] for name, use in found.items() if "fetch_gate_up" in name}
+    assert len(fetching) == 5
+    assert max(fetching.values()) <= 2, fetching
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
 

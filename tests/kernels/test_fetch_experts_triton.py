@@ -41,22 +41,32 @@ def layer(planes_stack):
     """``layer(owners, upper, lower)``: a layer whose near bays hold ``owners``, and the same with
     all experts near."""
 
-    def make(owners, upper="Q4_0", lower="Q8_0", *, absent=(), pinned=0, shared=None):
+    def make(
+        owners,
+        upper="Q4_0",
+        lower="Q8_0",
+        *,
+        experts=EXPERTS,
+        top_k=TOP_K,
+        absent=(),
+        pinned=0,
+        shared=None,
+    ):
         width, channels = (256 if LAYOUTS[name].block == 256 else 64 for name in (upper, lower))
-        gate, up = (planes_stack(upper, EXPERTS, channels, width, seed) for seed in (1, 2))
-        down = planes_stack(lower, EXPERTS, width, channels, 3)
-        where = torch.arange(EXPERTS)
+        gate, up = (planes_stack(upper, experts, channels, width, seed) for seed in (1, 2))
+        down = planes_stack(lower, experts, width, channels, 3)
+        where = torch.arange(experts)
         where[list(absent)] = -1
         rows = torch.ones(1, dtype=torch.int32)
         full = ExpertsArguments(
-            gate, up, down, where, "silu", TOP_K, torch.float16, shared, rows=rows
+            gate, up, down, where, "silu", top_k, torch.float16, shared, rows=rows
         )
         layout = RecordLayout.of((gate, up, down))
-        far, near = layout.arena(EXPERTS), layout.arena(len(owners))
+        far, near = layout.arena(experts), layout.arena(len(owners))
         for source, home, here in zip(
             stacks_of(full), layout.stacks(far), layout.stacks(near), strict=True
         ):
-            for expert in range(EXPERTS):
+            for expert in range(experts):
                 put(home, expert, source, expert)
             for bay, owner in enumerate(owners):
                 if owner is not None:
@@ -79,8 +89,8 @@ def layer(planes_stack):
             far,
             bay_of,
             torch.tensor([-1 if each is None else each for each in owners], dtype=torch.int32),
-            torch.rand(EXPERTS, generator=torch.Generator().manual_seed(9)),
-            torch.zeros(EXPERTS, dtype=torch.int64),
+            torch.rand(experts, generator=torch.Generator().manual_seed(9)),
+            torch.zeros(experts, dtype=torch.int64),
             torch.zeros(3, dtype=torch.int64),
             rows,
             pinned,
@@ -91,11 +101,11 @@ def layer(planes_stack):
     return make
 
 
-def step(width, seed, rows=1):
+def step(width, seed, rows=1, experts=EXPERTS, top_k=TOP_K):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, width, generator=generator).clamp(-4, 4).half()
-    ids = torch.rand(rows, EXPERTS, generator=generator).argsort(1)[:, :TOP_K].contiguous()
-    return x, ids, torch.rand(rows, TOP_K, generator=generator)
+    ids = torch.rand(rows, experts, generator=generator).argsort(1)[:, :top_k].contiguous()
+    return x, ids, torch.rand(rows, top_k, generator=generator)
 
 
 def state(made):
@@ -153,19 +163,43 @@ def test_absent_experts_are_neither_fetched_nor_missed(layer):
         assert_does_both(full, made, step(full.width, seed))
 
 
-def test_a_row_of_padding_fetches_nothing_and_reads_no_ids(layer):
+@pytest.mark.parametrize("known", [True, False])
+def test_a_row_of_padding_fetches_nothing_and_follows_no_id(layer, known):
     full, made = layer(some(EXPERTS, 4, 2))
     made.fetch.rows.fill_(0)
     x, ids, weights = step(full.width, 1)
-    found = kernel.fetch_experts(made, x, ids, weights)
+    before = dict(zip(STATE, state(made), strict=True))
+    found = kernel.fetch_experts(made, x, ids if known else ids + 10**6, weights)
     assert not found.any()
-    assert not made.fetch.uses.any()
-    assert not made.fetch.traffic.any()
+    before["score"] *= made.fetch.decay
+    for name, tensor in before.items():
+        assert torch.equal(getattr(made.fetch, name), tensor), name
 
 
+def test_parts_of_down_may_differ_in_length(layer, monkeypatch):
+    """592 units of 16 bytes for 32 programs."""
+    monkeypatch.setattr(pair, "QUADS", 2)
+    full, made = layer(some(EXPERTS, 4, 1), "Q4_0", "Q4_K")
+    down = kernel.place_in_record(made.fetch.near, made.experts.down)
+    assert down.size // 16 % (full.channels // 4 // 2)
+    assert_does_both(full, made, step(full.width, 1))
+
+
+@pytest.mark.parametrize(("experts", "top_k", "bays"), [(40, 20, 25), (300, 3, 9)])
+def test_many_experts_and_many_chosen_ones(layer, experts, top_k, bays):
+    """Uses are counted in another way for more than 16 choices."""
+    sizes = {"experts": experts, "top_k": top_k}
+    full, made = layer(some(experts, bays, 1), **sizes)
+    for seed in range(2):
+        assert_does_both(full, made, step(full.width, seed, **sizes))
+    assert made.fetch.traffic[FETCHED] > 0
+
+
+@pytest.mark.parametrize("channels", [64, 256])
 @pytest.mark.parametrize("gated", [True, False])
-def test_a_shared_expert_is_one_more_pair(layer, random_planes, gated):
-    gate, up, down = (random_planes("Q8_0", 64, 64, seed) for seed in (4, 5, 6))
+def test_a_shared_expert_is_one_more_pair(layer, random_planes, gated, channels):
+    gate, up = (random_planes("Q8_0", channels, 64, seed) for seed in (4, 5))
+    down = random_planes("Q8_0", 64, channels, 6)
     shared = SharedExpert(gate, up, down, torch.randn(64) if gated else None)
     full, made = layer(some(EXPERTS, 5, 3), shared=shared)
     for seed in range(3):
@@ -197,4 +231,8 @@ def test_it_says_what_it_cannot(layer):
     wide = torch.zeros(4, made.fetch.near.shape[1] + 256, dtype=torch.uint8)
     home = torch.zeros(EXPERTS, wide.shape[1], dtype=torch.uint8)
     one = replace(made, fetch=replace(made.fetch, near=wide, far=home))
-    assert "bytes of a record, matrices have" in kernel.supports(one).reason
+    assert kernel.supports(one).reason == "the matrices are not in the records"
+    for name in ("rows", "bay_of_expert"):
+        other = {name: getattr(made.fetch, name).clone()}
+        one = replace(made, fetch=replace(made.fetch, **other))
+        assert "another map, or another number of rows" in kernel.supports(one).reason

@@ -39,9 +39,14 @@ class NotPrecompilableError(Exception):
     """An op runs on a back end whose kernels cannot be compiled with launches suppressed."""
 
 
+PARTS = "its parts"
+"""In place of the back end of a fused op that every back end has refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The back end of an op, and the name and reason of each back end that refused before it."""
+    """The back end of an op, or :data:`PARTS`, and the name and reason of each back end that
+    refused before it."""
 
     op: str
     backend: str
@@ -111,11 +116,9 @@ class Ops:
         same = [b for b in self._offered(op) if {b.name} == names and b.name != REFERENCE]
         if not same:
             return None
-        try:
-            return partial(self._select(op, arguments, same)[1], arguments)
-        except UnsupportedModelError as error:
-            log.info("%s; its parts run one after the other", error)
-            return None
+        backend, run, refused = self._ask(op, arguments, same)
+        self._note(Decision(op.name, PARTS if backend is None else backend.name, refused))
+        return None if backend is None else partial(run, arguments)
 
     def uncapturable(self) -> dict[str, str]:
         """Bound ops that no CUDA graph can hold, with the reason."""
@@ -173,6 +176,17 @@ class Ops:
         self, op: Op[A, P, R], arguments: A, backends: Sequence[OpBackend]
     ) -> tuple[OpBackend, Callable[..., Any]]:
         """The first of ``backends`` that supports the arguments, and its function."""
+        backend, run, refused = self._ask(op, arguments, backends)
+        if backend is None:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
+            raise UnsupportedModelError(f"no back end can run the op {op.name!r}: {reasons}")
+        self._note(Decision(op.name, backend.name, refused))
+        return backend, run
+
+    def _ask(
+        self, op: Op[A, P, R], arguments: A, backends: Sequence[OpBackend]
+    ) -> tuple[OpBackend | None, Callable[..., Any], tuple[tuple[str, str], ...]]:
+        """The first of ``backends`` that supports the arguments, its function, and who refused."""
         refused: list[tuple[str, str]] = []
         for backend in backends:
             if backend.name == REFERENCE:
@@ -180,18 +194,15 @@ class Ops:
                 backend = replace(backend, capturable=op.capturable, precompilable=op.capturable)
             else:
                 implementation = self._load(backend, op)
-            if isinstance(implementation, _Implementation):
-                reason = self._refusal(backend, implementation, arguments)
-                if reason is None:
-                    self._bound[op.name, backend.name] = backend
-                    if (op.name, backend.name) not in self.decisions:
-                        self._note(Decision(op.name, backend.name, tuple(refused)))
-                    return backend, implementation.run
-                refused.append((backend.name, reason))
-            else:
+            if isinstance(implementation, str):
                 refused.append((backend.name, implementation))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
-        raise UnsupportedModelError(f"no back end can run the op {op.name!r}: {reasons}")
+                continue
+            reason = self._refusal(backend, implementation, arguments)
+            if reason is None:
+                self._bound[op.name, backend.name] = backend
+                return backend, implementation.run, tuple(refused)
+            refused.append((backend.name, reason))
+        return None, op.reference, tuple(refused)
 
     # -- back ends -----------------------------------------------------------------------------
 
@@ -217,6 +228,9 @@ class Ops:
         return reason
 
     def _note(self, decision: Decision) -> None:
+        """Keep the first decision for a back end, and log it."""
+        if (decision.op, decision.backend) in self.decisions:
+            return
         self.decisions[decision.op, decision.backend] = decision
         why = "".join(f"; {name} refused: {reason}" for name, reason in decision.refused)
         log.info("op %s runs on %s%s", decision.op, decision.backend, why)

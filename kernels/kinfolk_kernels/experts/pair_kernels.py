@@ -279,7 +279,7 @@ def _pair_at(row, lane, OWN: tl.constexpr, TOP_K: tl.constexpr):
 @triton.jit
 def _bay_of(bay_ptr, expert, real, FAR: tl.constexpr, GAPS: tl.constexpr):
     """The bays of experts; -1 for padding rows. Only a map with far experts changes, in a launch
-    that the one of gate and up has waited for."""
+    that the one of gate and up has waited for, or in that one, which releases it."""
     if not GAPS:
         bay = tl.load(bay_ptr + expert)
     elif FAR:
@@ -332,7 +332,8 @@ def down_kernel(
                                     SHARED_F, SHARED, True)  # fmt: skip
     SHARE: tl.constexpr = 4 if FORMAT == Q8_0 else 2
     OWN: tl.constexpr = F // 64 * SHARE
-    # A launch of the step may have written near bays: it has ended, as gate and up waited for it.
+    # The step may have written near bays: in a launch that gate and up have waited for, or in that
+    # launch itself, which may still run, but has released this matrix.
     CACHE: tl.constexpr = ".cg" if FAR else ""
     # The ids are written: the gate and up launch waited for them before it let this one start.
     # Those of the next turn are loaded while this one's words are on their way.

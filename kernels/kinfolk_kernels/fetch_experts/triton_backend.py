@@ -31,12 +31,15 @@ from kinfolk_kernels.planes import INTERLEAVE, PlanesStack
 from kinfolk_kernels.verdict import YES, Verdict, no
 
 SLICE_WORDS = 512
-"""Words that a program asks for by one instruction."""
+"""Words in a piece: two loads of 16 bytes of each thread."""
 
-MOST_REGISTERS, MOST_EXPERTS = 88, 256
-"""Registers of a thread, up to so many experts; with more of them it would spill many. All programs
-of a row are resident then, with 512 and with 704 channels. With 112 they are not, and a step of a
-35B-A3B that misses nothing takes 0.08 ms more."""
+CAPPED_REGISTERS, CAPPED_FORMATS = 88, ("Q4_K", "Q4_0")
+"""Most registers of a thread, for formats of gate and up whose product keeps them in its loop. All
+programs of a row with 512 or 704 channels are resident at a time then; with 112 they are not, and a
+step of a 35B-A3B that misses nothing takes 0.08 ms more."""
+
+MOST_CAPPED_EXPERTS, MOST_CAPPED_COLUMNS = 256, 4096
+"""Up to so many; with more, what a program decides with or copies would be spilled."""
 
 
 def supports(arguments: FetchExpertsArguments[Stack]) -> Verdict:
@@ -46,6 +49,8 @@ def supports(arguments: FetchExpertsArguments[Stack]) -> Verdict:
             return verdict
     if experts.far is None:
         return no("all experts are near")
+    if experts.rows is not fetch.rows or experts.bay_of_expert is not fetch.bay_of_expert:
+        return no("what is fetched has another map, or another number of rows, than the product")
     if not takes_int8(experts):
         return no("the matrices are not multiplied with rows in int8")
     if fetch.bays - fetch.pinned < experts.top_k:
@@ -58,10 +63,16 @@ def supports(arguments: FetchExpertsArguments[Stack]) -> Verdict:
 
 
 def _refuses_places(fetch: FetchArguments, experts: ExpertsArguments[Stack]) -> str:
-    """The reason why programs that copy gate, up and the range of down do not copy all."""
-    stacks = (experts.gate, experts.up, experts.down)
-    gate, up, down = (place_in_record(fetch.near, stack) for stack in stacks)
-    held, record = gate.size + up.size + down.size, fetch.near.shape[1]
+    """The reason why programs that copy gate, up and the range of down do not copy whole records;
+    empty if they do."""
+    far = experts.far
+    assert far is not None
+    here = [place_in_record(fetch.near, each) for each in (experts.gate, experts.up, experts.down)]
+    there = [place_in_record(fetch.far, each) for each in (far.gate, far.up, far.down)]
+    record, (gate, up, down) = fetch.near.shape[1], here
+    if here != there or any(each.begin < 0 or each.end > record for each in here):
+        return "the matrices are not in the records"
+    held = gate.size + up.size + down.size
     if held != record:
         return f"of {record} bytes of a record, matrices have {held}"
     if down.end - down.begin != down.size:
@@ -132,12 +143,19 @@ def fetch_gate_up(
     }
     return replace(
         product,
-        registers=MOST_REGISTERS if fetch.count <= MOST_EXPERTS else None,
+        registers=_most_registers(experts),
         kernel=fetch_gate_up_kernel,
         grid=(pairs, parts + 1),
         arguments={name: value for name, value in arguments.items() if name in mine},
         constants={name: value for name, value in constants.items() if name in mine},
     )
+
+
+def _most_registers(experts: ExpertsArguments[Stack]) -> int | None:
+    """``None``: as many as the compiler likes."""
+    assert isinstance(experts.gate, PlanesStack)
+    small = experts.count <= MOST_CAPPED_EXPERTS and experts.width <= MOST_CAPPED_COLUMNS
+    return CAPPED_REGISTERS if small and experts.gate.format in CAPPED_FORMATS else None
 
 
 def _quad_words(stack: Stack) -> dict[str, int]:
