@@ -12,7 +12,7 @@ import torch
 
 from kinfolk.descriptors import OpBackend, Verdict
 from kinfolk.errors import PluginError, SettingsError, UnsupportedModelError
-from kinfolk.ops.binding import PARTS, Decision, NotPrecompilableError, Ops
+from kinfolk.ops.binding import ITS_PARTS, Decision, NotPrecompilableError, Ops
 from kinfolk.ops.builtin import OP_BACKENDS
 from kinfolk_kernels import compiling
 from kinfolk_kernels.act_and_mul.op import ACT_AND_MUL, ActAndMulArguments
@@ -323,7 +323,7 @@ def test_nor_if_that_back_end_refuses(parts, caplog):
     caplog.set_level("INFO")
     ops, asked = parts(lambda arguments: Verdict(False, "too wide"))
     assert ops.bind_fused(*asked) is None
-    assert ops.decisions["both", PARTS] == Decision("both", PARTS, (("one", "too wide"),))
+    assert ops.decisions["both", ITS_PARTS] == Decision("both", ITS_PARTS, (("one", "too wide"),))
     assert "op both runs on its parts; one refused: too wide" in caplog.text
 
 

@@ -39,13 +39,13 @@ class NotPrecompilableError(Exception):
     """An op runs on a back end whose kernels cannot be compiled with launches suppressed."""
 
 
-PARTS = "its parts"
+ITS_PARTS = "its parts"
 """In place of the back end of a fused op that every back end has refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The back end of an op, or :data:`PARTS`, and the name and reason of each back end that
+    """The back end of an op, or :data:`ITS_PARTS`, and the name and reason of each back end that
     refused before it."""
 
     op: str
@@ -117,7 +117,7 @@ class Ops:
         if not same:
             return None
         backend, run, refused = self._ask(op, arguments, same)
-        self._note(Decision(op.name, PARTS if backend is None else backend.name, refused))
+        self._note(Decision(op.name, ITS_PARTS if backend is None else backend.name, refused))
         return None if backend is None else partial(run, arguments)
 
     def uncapturable(self) -> dict[str, str]:
