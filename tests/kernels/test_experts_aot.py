@@ -33,7 +33,7 @@ LAYERS = {
 }
 """Experts, channels and width, formats of gate and up, and of down."""
 
-FETCHING = (("Q5_K", 4096), ("Q6_K", 3072), ("Q8_0", 3072))
+FETCHING = (("Q5_K", 4096), ("Q6_K", 3072))
 """Formats and columns of gate and up, beside those of ``LAYERS``, where a row fetches."""
 
 INT8_GROUPS = {
@@ -291,7 +291,7 @@ def test_everything_compiles_into_a_small_shared_memory(capability):
     assert all(use["products"] and use["sums"] for use in scores.values())
     assert not any(use["products with a sum"] for use in scores.values())
     fetching = {name: use[3] for name, use in found.items() if "fetch_gate_up" in name}
-    assert len(fetching) == 5
+    assert len(fetching) == 4
     assert max(fetching.values()) <= 2, fetching
     too_large = {name: use for name, use in found.items() if use[0] > SHARED or use[2] > SPILLED}
     assert too_large == {}
