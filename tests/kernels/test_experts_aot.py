@@ -124,6 +124,23 @@ def fetched(layer, x, choice):
         yield from pair_launches(x, choice, layer, empty(1, layer.width), gate_up=gate_up)
 
 
+def wide_fetching():
+    """The launch that fetches of the layers in ``FETCHING``."""
+    from kinfolk_kernels.experts.choice import Choice
+    from kinfolk_kernels.experts.op import ExpertsArguments
+    from kinfolk_kernels.fetch_experts.kernel import fetch_gate_up_kernel
+
+    for upper, width in FETCHING:
+        gate, down = stack(upper, 256, 512, width), stack("Q4_K", 256, width, 512)
+        bays = empty(256, dtype=torch.int64)
+        layer = spread(ExpertsArguments(gate, gate, down, bays, "silu", 8, torch.float16))
+        x = empty(1, width, dtype=torch.float16)
+        choice = Choice(empty(1, 8, dtype=torch.int64), empty(1, 8))
+        for launch in fetched(layer, x, choice):
+            if launch.kernel is fetch_gate_up_kernel:
+                yield f"{upper} of {width}: fetch_gate_up_kernel", launch
+
+
 def landings():
     from kinfolk_kernels.land.op import LandArguments
     from kinfolk_kernels.land.triton_backend import land_launch
@@ -147,7 +164,6 @@ def launches():
     from kinfolk_kernels.experts.group_launches import group_launches
     from kinfolk_kernels.experts.int8_group_kernel import int8_group_kernel
     from kinfolk_kernels.experts.int8_group_launches import int8_group_launches
-    from kinfolk_kernels.experts.op import ExpertsArguments
     from kinfolk_kernels.experts.pair_launches import pair_launches
     from kinfolk_kernels.experts.stacks import DENSE, format_of
     from kinfolk_kernels.fetch_experts.kernel import fetch_gate_up_kernel
@@ -188,15 +204,7 @@ def launches():
                 if launch.kernel is int8_group_kernel:
                     part = f"{launch.constants['K']} columns"
                     yield f"{title}, {kind}{rows} rows, {part}: int8_group_kernel", launch
-    for upper, width in FETCHING:
-        gate, down = stack(upper, 256, 512, width), stack("Q4_K", 256, width, 512)
-        bays = empty(256, dtype=torch.int64)
-        layer = spread(ExpertsArguments(gate, gate, down, bays, "silu", 8, torch.float16))
-        x = empty(1, width, dtype=torch.float16)
-        choice = Choice(empty(1, 8, dtype=torch.int64), empty(1, 8))
-        for launch in fetched(layer, x, choice):
-            if launch.kernel is fetch_gate_up_kernel:
-                yield f"{upper} of {width}: fetch_gate_up_kernel", launch
+    yield from wide_fetching()
     logits = empty_parts(2048, 2816, 128, torch.device("meta"))
     for dtype in (torch.bfloat16, torch.float32):
         x = empty(2048, 2816, dtype=dtype)
