@@ -56,11 +56,11 @@ from kinfolk.registry import Registry
 from kinfolk.settings import Settings, load_settings
 from kinfolk.spec.random_drafts import RandomDrafts
 
-_35B = ("qwen35moe", 40 * 256)
+QWEN_35B = ("qwen35moe", 40 * 256)
 """Architecture and number of experts of the 35B-A3B."""
 
 STEADY = {
-    _35B: {25: 2.55, 50: 1.56, 75: 0.92},
+    QWEN_35B: {25: 2.55, 50: 1.56, 75: 0.92},
     ("laguna", 39 * 256): {50: 1.9},
     ("gemma4", 30 * 128): {50: 2.2},
 }
@@ -433,5 +433,5 @@ def bar_of(row: Row) -> float | None:
         return None
     model = row["architecture"], row["experts"]
     if row["memory"] is not None:
-        return CARDS.get(round(row["memory"])) if model == _35B else None
+        return CARDS.get(round(row["memory"])) if model == QWEN_35B else None
     return STEADY.get(model, {}).get(round(row["percent"]))

@@ -8,16 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
-from wide_experts import write_wide_experts
+from expert_files import write_experts, write_wide_experts
 
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.score import logits
-from kinfolk.gguf.file import GGUFFile
-from kinfolk.gguf.output import GGUFOutput, OutputTensor
-from kinfolk.quant.formats import QuantFormats
-from kinfolk.quant.tensor import QuantTensor
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
 from kinfolk_kernels.experts import pair_launches
@@ -71,22 +65,12 @@ def test_logits_equal_those_stored(cases, load, case, rows):
 def packed(cases, tmp_path_factory):
     """A case whose gate and up matrices of experts are quantised; its down matrices are too short
     for planes."""
-    formats, stored = QuantFormats(), {}
-    with GGUFFile.open(cases / "qwen35moe.gguf") as file:
-        for name, info in file.inventory.items():
-            raw, kind = file.inventory.bytes(name), formats.of_type(info.ggml_type)
-            if "gate_exps" in name or "up_exps" in name:
-                numbers = QuantTensor.from_bytes(raw, kind, info.shape).dequantize().numpy()
-                kind = formats.named("Q8_0")
-                raw = quantize(numbers, GGMLQuantizationType.Q8_0)
-            stored[name] = info.shape, kind.ggml_type, np.ascontiguousarray(raw)
-        metadata = {key: file.metadata.value(key) for key in file.metadata}
+
+    def change(name, numbers):
+        return numbers, "F32" if "down" in name else "Q8_0"
+
     path = tmp_path_factory.mktemp("experts") / "packed.gguf"
-    tensors = [OutputTensor(n, s, kind, raw.nbytes) for n, (s, kind, raw) in stored.items()]
-    with GGUFOutput(path, metadata, tensors) as output:
-        for name, (_, _, raw) in stored.items():
-            output.write(name, raw.tobytes())
-    return path
+    return write_experts(cases / "qwen35moe.gguf", path, change)
 
 
 def test_experts_in_planes_are_the_same_model(packed, load):

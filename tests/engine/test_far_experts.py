@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
+from expert_files import write_experts
 
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
 from kinfolk.engine.model_runner import ModelRunner
 from kinfolk.engine.score import logits
-from kinfolk.gguf.file import GGUFFile
-from kinfolk.gguf.output import GGUFOutput, OutputTensor
 from kinfolk.plans import ExpertSwap
-from kinfolk.quant.formats import QuantFormats
 from kinfolk.quant.tensor import QuantTensor
 from kinfolk.sched.limits import SchedulerLimits
 from kinfolk.sched.plan import StepPlan
@@ -36,29 +31,14 @@ KINDS = {"gate": "Q4_0", "up": "Q5_0", "down": "Q8_0", "gate_up": "Q5_0"}
 @pytest.fixture(scope="module")
 def quantised(cases, tmp_path_factory):
     """``quantised(case)``: a reference case whose experts are in three formats."""
-    folder, formats = tmp_path_factory.mktemp("experts"), QuantFormats()
+    folder = tmp_path_factory.mktemp("experts")
+
+    def change(name, numbers):
+        return numbers, KINDS[name.split(".ffn_")[1].removesuffix("_exps.weight")]
 
     def make(case):
         path = folder / f"{case}.gguf"
-        if path.exists():
-            return path
-        stored = {}
-        with GGUFFile.open(cases / path.name) as file:
-            for name, info in file.inventory.items():
-                raw, kind = file.inventory.bytes(name), formats.of_type(info.ggml_type)
-                if name.endswith("_exps.weight"):
-                    target = formats.named(
-                        KINDS[name.split(".ffn_")[1].removesuffix("_exps.weight")]
-                    )
-                    numbers = QuantTensor.from_bytes(raw, kind, info.shape).dequantize().numpy()
-                    raw, kind = quantize(numbers, GGMLQuantizationType[target.name]), target
-                stored[name] = info.shape, kind.ggml_type, np.ascontiguousarray(raw)
-            metadata = {key: file.metadata.value(key) for key in file.metadata}
-        tensors = [OutputTensor(n, s, kind, raw.nbytes) for n, (s, kind, raw) in stored.items()]
-        with GGUFOutput(path, metadata, tensors) as output:
-            for name, (_, _, raw) in stored.items():
-                output.write(name, raw.tobytes())
-        return path
+        return path if path.exists() else write_experts(cases / path.name, path, change)
 
     return make
 

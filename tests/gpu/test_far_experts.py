@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from wide_experts import write_wide_experts
+from expert_files import write_wide_experts
 
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.loading import load_model
@@ -77,7 +77,7 @@ def test_logits_are_those_of_a_model_with_all_experts_near(opened, case, budget)
 def test_requests_that_fetch_in_products_get_the_tokens_of_full_residency(
     cases, tmp_path, case, graphs
 ):
-    """Of one sequence at a time, and of two at once, whose steps fetch in a launch of its own."""
+    """One after the other, so that steps are alike; prompts fetch in a launch of its own."""
     path = write_wide_experts(cases / f"{case}.gguf", tmp_path / "wide.gguf")
     registry, found = Registry.discover(load_settings()), []
     limits = SchedulerLimits(slots=2, context=256, step_tokens=64, slice=32)
@@ -88,9 +88,8 @@ def test_requests_that_fetch_in_products_get_the_tokens_of_full_residency(
         )  # fmt: skip
         loaded = load_model(path, settings, registry)
         with Engine(loaded, limits) as engine:
-            tokens = [_tokens(engine.submit(Request("0", (5, 9, 2), 40)))]
-            both = [engine.submit(Request(str(i), (7, i, 300), 30)) for i in (1, 2)]
-            found.append(tokens + [_tokens(ticket) for ticket in both])
+            requests = [Request(str(i), (7, i, 300), 40) for i in range(3)]
+            found.append([_tokens(engine.submit(request)) for request in requests])
             engine.check_integrity()
     assert found[0] == found[1]
     assert ("fetch_experts", "triton") in loaded.ops.decisions

@@ -112,6 +112,16 @@ def starts(function) -> list[tuple[object, list[list[str]], int]]:
 DEPENDENT = {name: kernel for name, kernel in kernels().items() if "PDL" in kernel.arg_names}
 
 
+def branches(function, test: str) -> ast.If:
+    """The ``if`` of a jitted function with this condition."""
+    return next(
+        node
+        for statement in body_of(function)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.If) and ast.unparse(node.test).startswith(test)
+    )
+
+
 def reached(function, wanted, statement) -> bool:
     """Whether a statement calls the function ``wanted``, or one that does."""
     inner = filter(None, (helper(function, name) for name in calls(statement)))
@@ -162,16 +172,6 @@ def test_a_fetched_matrix_down_is_there_when_its_product_begins():
     lines = [ast.unparse(one) for one in copying]
     stored = max(i for i, line in enumerate(lines) if "tl.store(moved(down_ptr" in line)
     assert stored < lines.index("release(PDL)") < lines.index("start_dependents(PDL)")
-
-
-def branches(function, test: str) -> ast.If:
-    """The ``if`` of a jitted function with this condition."""
-    return next(
-        node
-        for statement in body_of(function)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.If) and ast.unparse(node.test).startswith(test)
-    )
 
 
 def test_a_program_that_decides_about_a_miss_starts_others_when_the_map_is_released():
