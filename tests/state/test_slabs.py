@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -75,3 +77,23 @@ def test_a_driver_that_refuses_is_an_error_of_whoever_needs_the_slab(driver):
         slabs.take()
     with pytest.raises(CapacityError, match="no 8192 bytes more of pinned memory after 6 times"):
         slabs.take()
+
+
+def test_an_owner_may_be_collected_inside_of_a_submit(driver):
+    """A collection begins with any allocation, also of a pool that holds the lock of all pools."""
+    owners = [Slabs(8192, CUDA)]
+    owners[0].make_ahead(2)
+    assert soon(lambda: len(driver.registered) == 2)
+
+    class Name:
+        def __str__(self) -> str:
+            owners.clear()
+            return "collecting"
+
+    pool = ThreadPoolExecutor(1, Name())
+    submitting = threading.Thread(target=pool.submit, args=(int,), daemon=True)
+    submitting.start()
+    submitting.join(30)
+    assert not submitting.is_alive(), "it waits for a lock that it holds"
+    pool.shutdown()
+    assert soon(lambda: not driver.registered)

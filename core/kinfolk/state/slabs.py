@@ -8,6 +8,8 @@ milliseconds (``benchmarks/pinning.py``).
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import mmap
 import weakref
 from collections import deque
@@ -30,9 +32,7 @@ class Slabs:
         self._registered: list[torch.Tensor] = []
         if device.type == "cuda":
             self._thread = ThreadPoolExecutor(1, "kinfolk-pinning")
-            end = weakref.finalize(
-                self, _release, self._thread, self._ahead, self._registered, device
-            )
+            end = weakref.finalize(self, _release, self._thread, self._registered, device)
             end.atexit = False  # The process gives all memory back itself.
 
     def make_ahead(self, count: int) -> None:
@@ -75,20 +75,43 @@ def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
     return slab
 
 
+_releases: list[_thread.LockType] = []
+"""Locks of the threads that give slabs back."""
+
+
 def _release(
-    thread: ThreadPoolExecutor,
-    ahead: deque[Future[torch.Tensor]],
+    making: ThreadPoolExecutor, registered: list[torch.Tensor], device: torch.device
+) -> None:
+    """Give the slabs back, in a thread of its own.
+
+    A garbage collection calls this in the middle of anything, also of ``submit`` and
+    ``Thread.start``, which hold locks of the whole process. So it takes no lock, and begins its
+    thread in the only way that takes none.
+    """
+    running = _thread.allocate_lock()
+    running.acquire()
+    _releases.append(running)
+    _thread.start_new_thread(_unregister, (making, registered, device, running))
+
+
+def _unregister(
+    making: ThreadPoolExecutor,
     registered: list[torch.Tensor],
     device: torch.device,
+    running: _thread.LockType,
 ) -> None:
-    """Give the slabs back, on their thread: this may be called on any, that one too."""
-    for future in ahead:
-        future.cancel()
-    thread.submit(_unregister, registered, device)
-    thread.shutdown(wait=False)
+    try:
+        making.shutdown(cancel_futures=True)
+        torch.cuda.synchronize(device)  # Copies may be under way.
+        for slab in registered:
+            page_unlock(slab)
+    finally:
+        _releases.remove(running)
+        running.release()
 
 
-def _unregister(registered: list[torch.Tensor], device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # Copies may be under way.
-    for slab in registered:
-        page_unlock(slab)
+@atexit.register
+def _wait_for_releases() -> None:
+    """A thread that is inside of the driver when the interpreter ends would end in an abort."""
+    for running in tuple(_releases):
+        running.acquire()
