@@ -93,8 +93,9 @@ class ModelHooks:
 
     ``build_graph``, ``verify``, ``score_chunks`` and ``swap_experts`` are called on the engine's
     thread, the others while a model is opened. An answer of another type is an error that names the
-    plugin; an exception fails the opening, or the step. Wrappers (``@hookimpl(wrapper=True)``) may
-    change the answer; ``tryfirst`` and ``trylast`` are refused.
+    plugin; an exception fails the opening, or the step, but failures of ``score_chunks`` and
+    ``swap_experts`` are only counted. Wrappers (``@hookimpl(wrapper=True)``) may change the answer;
+    ``tryfirst`` and ``trylast`` are refused.
     """
 
     @hookspec(firstresult=True)

@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     )
     strict_plugins: bool = Field(False, description="fail if a plugin is broken")
     trace_plugins: bool = Field(
-        False, description="log every hook call and the plugin that answered it"
+        False, description="log every hook call and the plugin that answered it, at level info"
     )
     model_family: OptionalText = Field(
         None, description="family to use if several claim the file's architecture, or none does"
@@ -163,7 +163,10 @@ class Settings(BaseSettings):
     # -- engine
     slots: int = Field(8, ge=1, le=1024, description="sequences that run at once")
     context: int | None = Field(
-        None, ge=1, description="most positions of a sequence; unset = the model's own limit"
+        None,
+        ge=1,
+        description="most positions of a sequence; unset = 32768, or the model's own limit if that "
+        "is less",
     )
     step_tokens: int | None = Field(
         None, ge=1, description="most rows in a step, over all sequences; unset = by device"
@@ -180,7 +183,10 @@ class Settings(BaseSettings):
         64, ge=0, description="most requests that wait for a slot; further ones are refused"
     )
     quantum: int = Field(
-        16, ge=1, description="tokens a sequence may emit before a waiting one gets its slot"
+        16,
+        ge=1,
+        description="tokens a sequence may emit before others that run have their turn, where a step "
+        "has no room for all",
     )
     checkpoints: int = Field(
         8,
