@@ -31,9 +31,9 @@ the flag wins. A value that cannot work is an error that names where it came fro
 separated by commas. Where two variables are named, the second is read if the first is not set. It
 belongs to another program, in whose place kinfolk can be started.
 
-Some commands have defaults of their own: `run`, `chat`, `daemon`, `logits` and `perplexity` have one
-slot, `daemon` no queue, and `run`, `bench`, `logits` and `perplexity` no checkpoints; `bench`, `logits`
-and `perplexity` take the context that they need, and `bench` drafts only if told to.
+Some commands have defaults of their own: `run`, `chat`, `daemon`, `logits` and `perplexity` have
+one slot, `daemon` no queue, and `run`, `bench`, `logits` and `perplexity` no checkpoints; `bench`,
+`logits` and `perplexity` take the context that they need, and `bench` drafts only if told to.
 
 | variable | flag | commands with the flag | default | meaning |
 |---|---|---|---|---|

@@ -185,8 +185,8 @@ class Settings(BaseSettings):
     quantum: int = Field(
         16,
         ge=1,
-        description="tokens a sequence may emit before others that run have their turn, where a step "
-        "has no room for all",
+        description="tokens a sequence may emit before others that run have their turn, where a "
+        "step has no room for all",
     )
     checkpoints: int = Field(
         8,

@@ -118,6 +118,17 @@ def test_a_third_signal_ends_both_at_once(serve, stream):
     assert not http.is_running()
 
 
+def test_a_signal_that_comes_after_the_end_of_a_server_gives_the_usual_code(serve, stream):
+    process, http, url = serve("--shutdown-grace", 600)
+    stream(url)
+    for pause in (0.3, 0.3, 0):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(pause)
+    with suppress(psutil.NoSuchProcess):
+        http.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+
+
 def test_a_signal_while_the_model_is_loaded_leaves_no_process(model, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "kinfolk", "serve", "-m", str(model), "--port", "0"],

@@ -9,6 +9,8 @@ import time
 import httpx
 import pytest
 
+from kinfolk.errors import RequestError
+
 CHAT = "/v1/chat/completions"
 
 
@@ -78,6 +80,16 @@ def test_leaving_while_the_engine_takes_a_request_cancels_it(run_server, make_se
     (end,) = endless.wait_until_ended(1)
     assert end.reason.value == "cancelled"
     wait_until(lambda: running.service.in_flight == 0)
+
+
+def test_a_request_that_the_engine_refuses_has_not_been_left(
+    run_server, make_service, endless, user
+):
+    endless.refuse = RequestError("no")
+    running = run_server(make_service(endless))
+    assert httpx.post(running.url + CHAT, json=user()).status_code == 400
+    assert running.service.in_flight == 0
+    assert not running.service.finished["disconnected"]
 
 
 def test_leaving_in_silence_is_noticed(run_server, make_service, make_engine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinfolk.errors import CapacityError, EngineError, KinfolkError, QueueFull, RequestError
+from kinfolk.server.body import LONG_BODY
 from kinfolk.server.errors import from_exception
 
 CHAT = "/v1/chat/completions"
@@ -231,6 +232,16 @@ def test_more_answers_than_could_ever_run_are_refused_before_they_are_read(
 def test_what_is_no_json_object_is_refused(client, raw):
     error = error_of(client.post(CHAT, content=raw), 400)
     assert error["type"] == "invalid_request_error"
+
+
+def test_long_bodies_are_read_as_short_ones(client):
+    """In a thread."""
+    filler = b'"x": "' + b"y" * LONG_BODY + b'", '
+    error = error_of(client.post(CHAT, content=b"{" + filler + b'"a": NaN}'), 400)
+    assert "NaN is not a JSON number" in error["message"]
+    ids = [1] * LONG_BODY + [10**6]
+    error = error_of(client.post(COMPLETE, json={"prompt": ids}), 400)
+    assert error["param"] == "prompt"
 
 
 @pytest.mark.parametrize("depth", [70, 100_000])

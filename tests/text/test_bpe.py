@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from kinfolk.errors import RequestError
 from kinfolk.gguf.file import GGUFFile
 from kinfolk.registry import Registry
 from kinfolk.settings import load_settings
@@ -26,6 +27,18 @@ WORDS = [
     "€",
     "<|im_end|>",
 ]
+
+
+def test_a_text_that_the_library_gives_up_on_is_an_error_of_the_request():
+    class PanicException(BaseException):
+        """As of the library."""
+
+    class GivesUp:
+        def encode_batch_fast(self, texts, add_special_tokens):
+            raise PanicException("retry-limit-in-match over")
+
+    with pytest.raises(RequestError, match="of 5000 characters cannot be tokenised"):
+        bpe.encode_bpe(GivesUp(), " " * 5000)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "gemma4", "laguna"])

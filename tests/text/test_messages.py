@@ -99,6 +99,7 @@ def test_other_fields_are_kept() -> None:
         ({"content": "x"}, ["message 1", "'role'"]),
         ({"role": 3}, ["message 1", "'role'"]),
         ({"role": "user", "content": 3}, ["message 1", "'content'"]),
+        ({"role": "assistant", "reasoning_content": 3}, ["message 1", "'reasoning_content'"]),
         (
             {"role": "user", "content": [{"type": "image_url"}]},
             ["message 1", "part 0", "image_url"],

@@ -141,7 +141,8 @@ class HttpProcess:
         with self._signals_passed_on():
             code = self._process.wait()
         if self._ended:
-            return code
+            # A third signal may come when its interpreter has given up the handlers.
+            return code if code >= 0 else 128 - code
         if code > 128:
             os._exit(code)
         raise EngineError(f"the HTTP server has ended unexpectedly: exit code {code}")

@@ -6,18 +6,29 @@ import json
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from kinfolk.errors import shown
 from kinfolk.server.errors import from_validation, invalid
 
 MAX_DEPTH: Final = 64
+LONG_BODY: Final = 1 << 16
+"""Bytes that take a millisecond or more; each item of a list takes a tenth of a microsecond."""
+
 B = TypeVar("B", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[B]) -> B:
     """The body as ``model``; its content type is ignored. Raises :class:`ApiError` 400."""
-    data = parse_json(await request.body())
+    raw = await request.body()
+    if len(raw) <= LONG_BODY:
+        return _parse(raw, model)
+    return await run_in_threadpool(_parse, raw, model)
+
+
+def _parse(raw: bytes, model: type[B]) -> B:
+    data = parse_json(raw)
     if not isinstance(data, dict):
         raise invalid(f"the body must be a JSON object, got {shown(data)}")
     try:
@@ -53,7 +64,9 @@ def _is_shallow(data: Any, levels: int) -> bool:
         data = data.values()
     elif not isinstance(data, list):
         return True
-    return levels > 0 and all(_is_shallow(item, levels - 1) for item in data)
+    # Scalars of a list of millions of ids cost no call each.
+    inner = [item for item in data if isinstance(item, (dict, list))]
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in inner)
 
 
 def _too_deep() -> Exception:

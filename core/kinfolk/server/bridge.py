@@ -56,8 +56,9 @@ class ActiveRequest:
     """The generations of one HTTP request in flight, read by one task.
 
     Choice i of generation g has the index ``g * n + i``. ``close`` cancels the generations that
-    still run; it must be called on every way out and may be called again. ``ends`` are the finished
-    choices, ``failure`` is the exception that ended the request early.
+    still run; it must be called on every way out and may be called again. ``started``: the engine
+    has taken all of them. ``ends`` are the finished choices, ``failure`` is the exception that
+    ended the request early.
     """
 
     _CHOICES: Final = "all generations of a request have the same number of choices"
@@ -75,6 +76,7 @@ class ActiveRequest:
         self._on_close: Callable[[], None] | None = on_close
         self._inbox: asyncio.Queue[_TaggedEvent | ApiError] = asyncio.Queue()
         self._prefetched: Batch = []
+        self.started = False
         self.ends: list[Ended] = []
         self._usages: dict[int, Usage] = {}
         self.failure: Exception | None = None
@@ -83,6 +85,7 @@ class ActiveRequest:
         """Submit all generations. Blocks until the engine has queued them: call it in a thread."""
         for number, generation in enumerate(self.generations):
             generation.start(self._sink(number))
+        self.started = True
 
     def _sink(self, number: int) -> Callable[[int, Event], None]:
         post, put = self._mailbox.post, self._inbox.put_nowait

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +30,9 @@ from kinfolk.server.usage import timings_of, usage_of
 from kinfolk.text.tokenizer import well_formed
 from kinfolk.version import __version__
 
+LONG_PROMPT: Final = 4096
+"""Ids that take well under a millisecond."""
+
 
 def completions_router(service: Service) -> APIRouter:
     router = APIRouter()
@@ -41,8 +44,8 @@ def completions_router(service: Service) -> APIRouter:
         name = served_name(service, body.model)
         options = body.options(service.options.max_choices)
         service.check_count(len(body.prompts()), options.choices)
-        if any(isinstance(prompt, str) for prompt in body.prompts()):
-            # In a thread: tokenising a long text would stall every stream.
+        if any(isinstance(prompt, str) or len(prompt) > LONG_PROMPT for prompt in body.prompts()):
+            # In a thread: tokenising a long text, or checking many ids, would stall every stream.
             prompts = await run_in_threadpool(_prompts, service, body)
         else:
             prompts = _prompts(service, body)

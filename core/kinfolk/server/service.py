@@ -123,7 +123,7 @@ class Service:
         self._active.discard(active)
         self.in_flight -= count
         self._released_tokens += active.completion_tokens
-        if active.open:
+        if active.started and active.open:
             self.finished["disconnected"] += 1
 
     def record(self, active: ActiveRequest) -> None:

@@ -45,22 +45,22 @@ def _normalize(message: Mapping[str, Any], where: str, chat: ChatFormat) -> dict
     turn = dict(message)
     turn["role"] = chat.role_aliases.get(role, role)
     turn["content"] = _text(message.get("content"), where)
-    reasoning = next((turn[name] for name in REASONING if turn.get(name)), None)
-    if reasoning is not None:
-        turn.update({name: _text(reasoning, where) for name in REASONING})
+    given = next((name for name in REASONING if turn.get(name)), None)
+    if given is not None:
+        turn.update(dict.fromkeys(REASONING, _text(turn[given], where, given)))
     if turn.get("tool_calls"):
         turn["tool_calls"] = _tool_calls(turn["tool_calls"], where)
     return turn
 
 
-def _text(content: Any, where: str) -> str:
-    """The text of a content; parts are concatenated."""
+def _text(content: Any, where: str, field: str = "content") -> str:
+    """The text of a field; parts are concatenated."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise RequestError(f"{where}: 'content' must be a text or a list of parts")
+        raise RequestError(f"{where}: {field!r} must be a text or a list of parts")
     return "".join(_part_text(part, f"{where}, part {index}") for index, part in enumerate(content))
 
 
