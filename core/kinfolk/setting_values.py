@@ -24,6 +24,12 @@ def home_expanded(path: Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def not_blank(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("must be a path, and is empty")
+    return value
+
+
 def split_names(value: object) -> object:
     """``"a, b"`` -> ``("a", "b")``; the empty string is the empty tuple."""
     if not isinstance(value, str):

@@ -25,6 +25,7 @@ from kinfolk.setting_values import (
     device_name,
     distinct,
     home_expanded,
+    not_blank,
     one_word_alone,
     overrides,
     split_names,
@@ -74,7 +75,7 @@ Drafters = Annotated[
     AfterValidator(distinct),
     AfterValidator(one_word_alone),
 ]
-OwnPath = Annotated[Path, AfterValidator(home_expanded)]
+OwnPath = Annotated[Path, BeforeValidator(not_blank), AfterValidator(home_expanded)]
 OptionalText = Annotated[str | None, BeforeValidator(blank_is_unset)]
 
 

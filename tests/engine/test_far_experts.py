@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from expert_files import write_experts
 
+from kinfolk.engine import expert_policy
 from kinfolk.engine.engine import Engine
 from kinfolk.engine.expert_reports import REPORT_STEPS
 from kinfolk.engine.loading import load_model
@@ -180,7 +183,8 @@ def test_counters_count_the_real_rows_and_stay_flat(opened, quantised, graphs):
         running.check_integrity()
 
 
-def test_a_report_comes_with_every_64th_step(opened, quantised):
+def test_a_report_comes_with_every_64th_step(opened, quantised, monkeypatch):
+    monkeypatch.setattr(expert_policy, "QUIET_SECONDS", 3600.0)
     far = opened(quantised("qwen35moe"), expert_budget="30%")
     with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
         ticket = running.submit(Request("long", tuple(TOKENS), REPORT_STEPS - 2))
@@ -190,6 +194,19 @@ def test_a_report_comes_with_every_64th_step(opened, quantised):
         answers(running)
         assert running.stats()["expert_uses"] > 0
         assert running.stats()["waits"] == running.stats()["steps"]
+
+
+def test_an_engine_at_rest_knows_all_uses(opened, quantised):
+    far = opened(quantised("qwen35moe"), expert_budget="30%")
+    layers, top_k = len(far.experts.layers), far.source.ready.experts.top_k
+    with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
+        for count in (1, 2):
+            for _ in running.submit(Request(f"{count}", tuple(TOKENS), 5)):
+                pass
+            end = time.monotonic() + 20
+            while running.stats()["expert_uses"] != running.stats()["rows"] * layers * top_k:
+                assert time.monotonic() < end
+                time.sleep(0.01)
 
 
 def test_a_model_with_all_experts_near_has_no_counters(opened, quantised):

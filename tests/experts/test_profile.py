@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinfolk.errors import OutputError, SettingsError
-from kinfolk.experts.profile import ExpertProfile
+from kinfolk.experts.profile import MOST_USES, ExpertProfile
 from kinfolk.gguf.output import claim
 
 LAYERS = (3, 0, 2)
@@ -174,6 +175,31 @@ def test_a_folder_that_takes_no_files_is_named(saved):
         profile.require_writable()
 
 
+def test_what_only_a_save_would_find_is_found_at_the_start(saved, monkeypatch):
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.path = saved.with_name("n" * 245)
+    with pytest.raises(SettingsError, match="File name too long"):
+        profile.require_writable()
+    profile.path = saved
+    partial = saved.with_name(saved.name + ".partial")
+    partial.mkdir()
+    with pytest.raises(SettingsError, match=r"\.partial is a directory"):
+        profile.require_writable()
+    partial.rmdir()
+    escaped = str(saved).replace(" ", r"\040")
+    mounts = f"36 35 98:0 /mnt1 /mnt2 rw - ext3 /dev/root rw\n37 35 98:0 / {escaped} rw - e /d rw\n"
+    read_text = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda self, **rest: (
+            mounts if str(self) == "/proc/self/mountinfo" else read_text(self, **rest)
+        ),
+    )
+    with pytest.raises(SettingsError, match="is mounted as a single file"):
+        profile.require_writable()
+
+
 def test_the_profile_of_another_model_is_refused(saved):
     with pytest.raises(SettingsError, match="'fingerprint' is 'model-a', but the model's is 'b'"):
         ExpertProfile.load(saved, "b", LAYERS)
@@ -191,13 +217,43 @@ def test_a_damaged_field_is_named(saved, name, value):
         ExpertProfile.load(saved, "model-a", LAYERS)
 
 
-def test_a_count_that_no_counter_can_reach_is_refused(saved):
-    profile = ExpertProfile(saved.with_name("huge.json"), "model-a", LAYERS)
-    profile.add(COUNTS, 12)
-    profile.add(((2**63 - 3, 0, 0), (), (0, 0)), 0)
+def test_a_count_that_no_counter_can_reach_is_refused(tmp_path):
+    (tmp_path / "counts.csv").write_text(f"{2**63},0,0\n0,0\n")
+    with pytest.raises(SettingsError, match="'counts': layer 0 has 9223372036854775808 where"):
+        ExpertProfile.load(tmp_path / "counts.csv", "model-a", LAYERS)
+
+
+def test_sums_stay_counts_that_are_read_again(tmp_path):
+    (tmp_path / "counts.csv").write_text(f"{MOST_USES - 3},0,0\n0,0\n")
+    profile = ExpertProfile.load(tmp_path / "counts.csv", "model-a", LAYERS)
+    other = ExpertProfile.load(profile.path, "model-a", LAYERS)
+    for each in (profile, other):
+        each.add(((2, 1, 0), (), (0, 0)), 1)
+        each.save()
+    assert ExpertProfile.load(profile.path, "model-a", LAYERS).counts[0] == (MOST_USES, 2, 0)
+    profile.add(((MOST_USES, 0, 0), (), (0, 0)), 1)
+    assert profile.counts[0] == (MOST_USES, 1, 0)
+
+
+def test_a_table_of_a_spreadsheet_may_begin_with_a_mark(tmp_path):
+    (tmp_path / "counts.csv").write_text("1,2,3\n4,5\n", encoding="utf-8-sig")
+    profile = ExpertProfile.load(tmp_path / "counts.csv", "model-a", LAYERS)
+    assert profile.counts == ((1, 2, 3), (), (4, 5))
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(SettingsError, match="is no regular file"):
+            ExpertProfile.load(path, "model-a", LAYERS)
+
+
+def test_a_save_keeps_who_may_read_the_file(saved):
+    saved.chmod(0o644)
+    profile = ExpertProfile.load(saved, "model-a", LAYERS)
+    profile.add(COUNTS, 3)
     profile.save()
-    with pytest.raises(SettingsError, match="'counts': layer 0 has 9223372036854775810 where"):
-        ExpertProfile.load(profile.path, "model-a", LAYERS)
+    assert saved.stat().st_mode & 0o777 == 0o644
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -253,7 +309,7 @@ def test_a_wrong_table_is_refused(tmp_path, text, problem):
 WRITER = """
 import sys
 from pathlib import Path
-from kinfolk.experts.profile import ExpertProfile
+from kinfolk.experts.profile import MOST_USES, ExpertProfile
 profile = ExpertProfile.load(Path(sys.argv[1]), "model-a", (256,) * 8)
 print("ready", flush=True)
 while True:

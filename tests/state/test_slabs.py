@@ -39,14 +39,6 @@ class Driver:
         return "out of memory"
 
 
-@pytest.fixture
-def driver(monkeypatch):
-    counting = Driver(6)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: counting)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    return counting
-
-
 def soon(holds) -> bool:
     end = time.monotonic() + 30
     while not holds():
@@ -54,6 +46,16 @@ def soon(holds) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    counting = Driver(6)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: counting)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    yield counting
+    gc.collect()
+    assert soon(lambda: not counting.registered), "a test has left slabs behind"
 
 
 def test_slabs_are_made_ahead_and_given_back_with_their_owner(driver):

@@ -410,9 +410,10 @@ class Engine:
         """Nothing can run, and has not since some time: wait for a client, and let the disk
         work."""
         while not (self.pending_calls or self._inbox.looks):
-            waits = [self._experts.rest(self._runner)]
+            rested = monotonic() - since
+            waits = [self._experts.rest(self._runner, rested)]
             if self._disk is not None:
-                waits.append(self._disk.rest(self._scheduler, monotonic() - since))
+                waits.append(self._disk.rest(self._scheduler, rested))
             seconds = min((each for each in waits if each is not None), default=None)
             wake = self._inbox.wake
             with wake:

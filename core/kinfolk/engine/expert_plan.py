@@ -129,11 +129,18 @@ class ExpertPlan:
         near, count = sum(self.bays), sum(self.sizes.layers)
         if not self.partial:
             return f"--expert-profile: uses of {count} experts are counted, all are on the device"
-        what = "those that are chosen come to the device" if self.swap else "bays stay as they are"
+        what = "bays stay as they are"
+        if not near:
+            what = "those that are chosen are read from there"
+        elif self.swap:
+            what = "those that are chosen come to the device"
         landing = f", {self.landing / GIB:.2f} of landing bays" if self.landing else ""
+        layers = zip(self.sizes.layers, self.bays, strict=True)
+        home_count = sum(experts for experts, bays in layers if bays < experts)
+        homes = "all" if home_count == count else str(home_count)
         return (
             f"--expert-budget: {near} of {count} experts are on the device "
-            f"({self.device_bytes / GIB:.2f} GiB{landing}), all have their home in "
+            f"({self.device_bytes / GIB:.2f} GiB{landing}), {homes} have their home in "
             f"{self.host_bytes / GIB:.2f} GiB of host memory; {what}"
         )
 

@@ -15,6 +15,9 @@ from kinfolk.sched.plan import StepPlan
 
 log = logging.getLogger(__name__)
 
+QUIET_SECONDS: Final = 0.25
+"""An engine that has rested for so long reads its counters, which takes about a millisecond."""
+
 _LEAST_SECONDS: Final = 1.0
 """Between two looks at a profile that is late because the disk is slow."""
 
@@ -60,15 +63,18 @@ class ExpertPolicy:
             return
         self._queue.put(answer.swaps, residency.nbytes)
 
-    def rest(self, runner: ModelRunner) -> float | None:
-        """No step runs: count what has not been counted yet and save the profile, if it is time.
-        Returns after how many seconds to ask again, ``None`` = not before the next step."""
-        if self._writer is None or self._profile is None:
-            return None
-        if self._profile.due:
+    def rest(self, runner: ModelRunner, seconds: float) -> float | None:
+        """No step runs, and none has for ``seconds``: count what has not been counted yet and save
+        the profile, if it is time. Returns after how many seconds to ask again, ``None`` = not
+        before the next step."""
+        if runner.expert_use_is_old:
+            if seconds < QUIET_SECONDS:
+                return QUIET_SECONDS - seconds
             self._refresh(runner)
             self.harvest(runner)
-            self._writer.save_if_due()
+        if self._writer is None or self._profile is None:
+            return None
+        self._writer.save_if_due()
         return max(_LEAST_SECONDS, self._profile.due_in)
 
     def close(self, runner: ModelRunner) -> None:

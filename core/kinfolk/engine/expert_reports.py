@@ -57,6 +57,11 @@ class ExpertReports:
             copy.copy_(source, non_blocking=True)
         return True
 
+    @property
+    def old(self) -> bool:
+        """Whether steps were launched since the last report."""
+        return self._counted and self._sent != self._launches
+
     def receive(self) -> None:
         """The outputs that a report went with are there."""
         counts, owners = (copy.tolist() for copy in self._copies)

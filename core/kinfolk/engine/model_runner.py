@@ -182,6 +182,11 @@ class ModelRunner:
         self._reports.refresh()
         return self._reports.uses
 
+    @property
+    def expert_use_is_old(self) -> bool:
+        """Whether steps were launched since the counters of experts were last sent to the host."""
+        return self._reports is not None and self._reports.old
+
     def take_expert_use(self) -> tuple[ExpertUse, ExpertResidency] | None:
         """What rows chose since the last call; ``None`` if no counters have come since."""
         return None if self._reports is None else self._reports.take()

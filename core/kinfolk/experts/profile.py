@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import secrets
-import tempfile
+import stat
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ SAVE_SECONDS: Final = 600.0
 
 LOCK_SECONDS: Final = 10.0
 """The longest wait for another process that writes the same profile."""
+
+MOST_USES: Final = 2**63 - 1
+"""A larger count of a file is refused, and a sum that would be larger is this."""
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -90,7 +94,7 @@ class ExpertProfile:
         if tokens < 0:
             raise ValueError(f"{tokens} tokens")
         for uses, more in zip(self._uses, counts, strict=True):
-            uses[:] = map(int.__add__, uses, more)
+            uses[:] = (min(a + b, MOST_USES) for a, b in zip(uses, more, strict=True))
         self.tokens += tokens
 
     @property
@@ -104,17 +108,24 @@ class ExpertProfile:
         return self._saved_at + SAVE_SECONDS - self._clock()
 
     def require_writable(self) -> None:
-        """Create a file beside that of the profile and remove it. Raises
+        """Try what a save does: a file with the name of a new one is made and removed. Raises
         :class:`SettingsError`."""
+        target = _target(self.path)
+        partial, temporary = target.with_name(target.name + PARTIAL), _temporary(target)
         try:
-            with tempfile.TemporaryFile(dir=_target(self.path).parent):
-                pass
+            temporary.touch()
+            temporary.unlink()
+            problem = f"{partial} is a directory" if partial.is_dir() else ""
         except OSError as error:
+            problem = error.strerror or str(error)
+        if _is_mounted(target):
+            problem = "it is mounted as a single file, which cannot be replaced"
+        if problem:
             raise SettingsError(
-                f"--expert-profile {self.path}: no file can be written there: "
-                f"{error.strerror or error}; give another path",
+                f"--expert-profile {self.path}: no file can be written there: {problem}; give "
+                "another path",
                 field="expert_profile",
-            ) from error
+            )
 
     def saving(self) -> Callable[[], None] | None:
         """A call that adds what was counted until now, and is not in the file yet, to the file;
@@ -158,7 +169,9 @@ class ExpertProfile:
     def _read(self) -> tuple[Counts, int] | None:
         """Counts and tokens of the file, ``None`` if there is no file."""
         try:
-            text = self.path.read_bytes().decode()
+            if not self.path.is_file() and self.path.exists():
+                raise _refusal(self.path, "is no regular file")
+            text = self.path.read_bytes().decode("utf-8-sig")  # Spreadsheets write the mark.
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -182,7 +195,9 @@ class ExpertProfile:
             "version": PROFILE_VERSION,
             "fingerprint": self.fingerprint,
             "tokens": found[1] + tokens - tokens_before,
-            "counts": [[a + b - c for a, b, c in zip(*row, strict=True)] for row in rows],
+            "counts": [
+                [min(a + b - c, MOST_USES) for a, b, c in zip(*row, strict=True)] for row in rows
+            ],
         }
         content["checksum"] = _checksum(content)
         _replace_file(target, (json.dumps(content) + "\n").encode())
@@ -257,17 +272,20 @@ def _shape_problem(counts: Sequence[Sequence[int]], layers: tuple[int, ...]) -> 
     for layer, (row, experts) in enumerate(zip(counts, layers, strict=True)):
         if len(row) != experts:
             return f"layer {layer} has {len(row)} experts, the model's has {experts}"
-        if wrong := [n for n in row if type(n) is not int or not 0 <= n < 2**63]:
+        if wrong := [n for n in row if type(n) is not int or not 0 <= n <= MOST_USES]:
             return f"layer {layer} has {wrong[0]!r} where a count belongs"
     return ""
 
 
 def _replace_file(path: Path, data: bytes) -> None:
-    """Write a file whose bytes are on the disk before it has its name."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    """Write a file whose bytes are on the disk before it has its name. It keeps mode and, where the
+    system permits, owner of the one that it replaces."""
+    temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:
+            with suppress(FileNotFoundError):
+                _keep_access(descriptor, path.stat())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -275,3 +293,26 @@ def _replace_file(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _keep_access(descriptor: int, old: os.stat_result) -> None:
+    with suppress(PermissionError):
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside a file for one that will take its place."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def _is_mounted(path: Path) -> bool:
+    """Whether a file is a mount point, as a single file of a container; on Linux."""
+    name = str(path)
+    for character in "\\ \t\n":
+        name = name.replace(character, f"\\{ord(character):03o}")
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    return any(line.split()[4] == name for line in mounts.splitlines())
