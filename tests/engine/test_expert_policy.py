@@ -284,7 +284,7 @@ def test_an_engine_at_rest_saves_what_came_since_the_last_report(opened, tmp_pat
 def test_a_policy_is_not_asked_about_steps_that_were_not(opened, tmp_path, monkeypatch):
     monkeypatch.setattr("kinfolk.experts.profile.SAVE_SECONDS", 0.0)
     monkeypatch.setattr("kinfolk.engine.expert_policy._LEAST_SECONDS", 0.01)
-    monkeypatch.setattr("kinfolk.engine.expert_policy.QUIET_SECONDS", 0.01)
+    monkeypatch.setattr("kinfolk.engine.expert_policy.SETTLED_SECONDS", 0.01)
     BringsTheFirst.asked.clear()
     far = opened("create", expert_profile=tmp_path / "profile.json")
     with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:

@@ -184,7 +184,7 @@ def test_counters_count_the_real_rows_and_stay_flat(opened, quantised, graphs):
 
 
 def test_a_report_comes_with_every_64th_step(opened, quantised, monkeypatch):
-    monkeypatch.setattr(expert_policy, "QUIET_SECONDS", 3600.0)
+    monkeypatch.setattr(expert_policy, "SETTLED_SECONDS", 3600.0)
     far = opened(quantised("qwen35moe"), expert_budget="30%")
     with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
         ticket = running.submit(Request("long", tuple(TOKENS), REPORT_STEPS - 2))

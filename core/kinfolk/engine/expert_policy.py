@@ -15,7 +15,7 @@ from kinfolk.sched.plan import StepPlan
 
 log = logging.getLogger(__name__)
 
-QUIET_SECONDS: Final = 0.25
+SETTLED_SECONDS: Final = 0.25
 """An engine that has rested for so long reads its counters, which takes about a millisecond."""
 
 _LEAST_SECONDS: Final = 1.0
@@ -68,8 +68,8 @@ class ExpertPolicy:
         the profile, if it is time. Returns after how many seconds to ask again, ``None`` = not
         before the next step."""
         if runner.expert_use_is_old:
-            if seconds < QUIET_SECONDS:
-                return QUIET_SECONDS - seconds
+            if seconds < SETTLED_SECONDS:
+                return SETTLED_SECONDS - seconds
             self._refresh(runner)
             self.harvest(runner)
         if self._writer is None or self._profile is None:
