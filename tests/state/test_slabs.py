@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -99,3 +101,30 @@ def test_an_owner_may_be_collected_inside_of_a_submit(driver):
     assert not submitting.is_alive(), "it waits for a lock that it holds"
     pool.shutdown()
     assert soon(lambda: not driver.registered)
+
+
+ENDS_MEANWHILE = """
+import time
+from types import SimpleNamespace
+
+import torch
+
+from kinfolk.state.slabs import Slabs
+
+driver = SimpleNamespace(
+    cudaHostRegister=lambda address, nbytes, flags: 0,
+    cudaHostUnregister=lambda address: time.sleep(0.2) or print("given back", flush=True),
+)
+torch.cuda.cudart = lambda: driver
+torch.cuda.synchronize = lambda device: None
+slabs = Slabs(8192, torch.device("cuda", 0))
+slabs.take()
+del slabs
+"""
+
+
+def test_a_process_that_ends_waits_for_what_is_given_back():
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_MEANWHILE], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given back\n", "")

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import logging
 import mmap
 import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 from kinfolk.errors import CapacityError
 from kinfolk.page_lock import page_lock, page_unlock
+
+log = logging.getLogger(__name__)
 
 
 class Slabs:
@@ -76,7 +80,7 @@ def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
 
 
 _releases: list[_thread.LockType] = []
-"""Locks of the threads that give slabs back."""
+"""Held by the threads that give slabs back."""
 
 
 def _release(
@@ -86,32 +90,41 @@ def _release(
 
     A garbage collection calls this in the middle of anything, also of ``submit`` and
     ``Thread.start``, which hold locks of the whole process. So it takes no lock, and begins its
-    thread in the only way that takes none.
+    thread in the only way that takes none. Raises :class:`RuntimeError` if the system has no thread
+    left; then the process keeps the memory.
     """
     running = _thread.allocate_lock()
     running.acquire()
     _releases.append(running)
-    _thread.start_new_thread(_unregister, (making, registered, device, running))
-
-
-def _unregister(
-    making: ThreadPoolExecutor,
-    registered: list[torch.Tensor],
-    device: torch.device,
-    running: _thread.LockType,
-) -> None:
     try:
-        making.shutdown(cancel_futures=True)
-        torch.cuda.synchronize(device)  # Copies may be under way.
-        for slab in registered:
-            page_unlock(slab)
+        _thread.start_new_thread(_run, ([making, registered, device], running))
+    except RuntimeError:
+        _releases.remove(running)
+        raise
+
+
+def _run(arguments: list[Any], running: _thread.LockType) -> None:
+    try:
+        _unregister(*arguments)
+    except Exception as error:
+        log.warning("pinned memory is not given back: %s", error)
     finally:
+        arguments.clear()  # Tensors are freed before the interpreter may end.
         _releases.remove(running)
         running.release()
 
 
+def _unregister(
+    making: ThreadPoolExecutor, registered: list[torch.Tensor], device: torch.device
+) -> None:
+    making.shutdown(cancel_futures=True)
+    torch.cuda.synchronize(device)  # Copies may be under way.
+    for slab in registered:
+        page_unlock(slab)
+
+
 @atexit.register
 def _wait_for_releases() -> None:
-    """A thread that is inside of the driver when the interpreter ends would end in an abort."""
+    """If the interpreter ends while a thread is inside of a library, the process aborts."""
     for running in tuple(_releases):
         running.acquire()
