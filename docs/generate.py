@@ -32,8 +32,9 @@ separated by commas. Where two variables are named, the second is read if the fi
 belongs to another program, in whose place kinfolk can be started.
 
 Some commands have defaults of their own: `run`, `chat`, `daemon`, `logits` and `perplexity` have
-one slot, `daemon` no queue, and `run`, `bench`, `logits` and `perplexity` no checkpoints; `bench`,
-`logits` and `perplexity` take the context that they need, and `bench` drafts only if told to.
+one slot, `bench` as many as sequences or streams, `daemon` no queue, and `bench`, `logits`,
+`perplexity` and, without `--cache-disk`, `run` no checkpoints; `bench`, `logits` and `perplexity`
+take the context that they need, and `bench` drafts only if told to.
 
 | variable | flag | commands with the flag | default | meaning |
 |---|---|---|---|---|

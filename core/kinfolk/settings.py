@@ -167,7 +167,7 @@ class Settings(BaseSettings):
         None,
         ge=1,
         description="most positions of a sequence; unset = 32768, or the model's own limit if that "
-        "is less",
+        "is less; where memory is short, less",
     )
     step_tokens: int | None = Field(
         None, ge=1, description="most rows in a step, over all sequences; unset = by device"

@@ -161,7 +161,8 @@ def test_a_swap_that_breaks_in_the_middle_costs_its_step_alone(opened, monkeypat
         ("create_swapping_twice", REPORT_STEPS, "another swap takes that bay"),
     ],
 )
-def test_a_policy_that_fails_harms_no_request(opened, caplog, policy, steps, told):
+def test_a_policy_that_fails_harms_no_request(opened, caplog, monkeypatch, policy, steps, told):
+    monkeypatch.setattr("kinfolk.engine.expert_policy.SETTLED_SECONDS", 3600.0)
     with Engine(opened(policy), SchedulerLimits(slots=1, **LIMITS)) as running:
         _, event = answer(running, steps + 8)
         assert event.error is None
@@ -289,6 +290,10 @@ def test_a_policy_is_not_asked_about_steps_that_were_not(opened, tmp_path, monke
     far = opened("create", expert_profile=tmp_path / "profile.json")
     with Engine(far, SchedulerLimits(slots=1, **LIMITS)) as running:
         answer(running, 4)
+        end = time.monotonic() + 30
+        while not BringsTheFirst.asked:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         time.sleep(0.2)
     assert len(BringsTheFirst.asked) == 1
     assert BringsTheFirst.asked[0][0].steps > 0

@@ -186,16 +186,24 @@ def test_what_only_a_save_would_find_is_found_at_the_start(saved, monkeypatch):
     with pytest.raises(SettingsError, match=r"\.partial is a directory"):
         profile.require_writable()
     partial.rmdir()
-    escaped = str(saved).replace(" ", r"\040")
-    mounts = f"36 35 98:0 /mnt1 /mnt2 rw - ext3 /dev/root rw\n37 35 98:0 / {escaped} rw - e /d rw\n"
-    read_text = Path.read_text
-    monkeypatch.setattr(
-        Path,
-        "read_text",
-        lambda self, **rest: (
-            mounts if str(self) == "/proc/self/mountinfo" else read_text(self, **rest)
-        ),
-    )
+    partial.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != partial)
+    with pytest.raises(SettingsError, match=r"\.partial is another user's"):
+        profile.require_writable()
+    partial.unlink()
+    saved.parent.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(SettingsError, match="is another user's, in a sticky folder"):
+        profile.require_writable()
+
+
+def test_a_file_that_is_mounted_alone_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "my profile\u00a0.json"
+    profile = ExpertProfile.load(path, "model-a", LAYERS)
+    profile.require_writable()
+    mounts = b"36 35 98:0 /mnt1 /mnt2 rw - ext3 /dev/root rw\n37 35 98:0 / %s rw - e /d rw\n"
+    monkeypatch.setattr(Path, "read_bytes", lambda self: mounts % name)
+    name = str(path).replace(" ", r"\040").encode()
     with pytest.raises(SettingsError, match="is mounted as a single file"):
         profile.require_writable()
 
@@ -309,7 +317,7 @@ def test_a_wrong_table_is_refused(tmp_path, text, problem):
 WRITER = """
 import sys
 from pathlib import Path
-from kinfolk.experts.profile import MOST_USES, ExpertProfile
+from kinfolk.experts.profile import ExpertProfile
 profile = ExpertProfile.load(Path(sys.argv[1]), "model-a", (256,) * 8)
 print("ready", flush=True)
 while True:

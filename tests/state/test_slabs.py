@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -103,7 +105,26 @@ def test_an_owner_may_be_collected_inside_of_a_submit(driver):
     assert soon(lambda: not driver.registered)
 
 
-ENDS_MEANWHILE = """
+def test_without_a_thread_the_memory_stays_mapped(driver, monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    made = Slabs(8192, CUDA)
+    slab = weakref.ref(made.take())
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    del made
+    gc.collect()
+    assert [str(each.exc_value) for each in unraisable] == ["can't start new thread"]
+    assert slab() is not None
+    driver.registered.clear()
+
+
+PLAYED_DRIVER = """
+import atexit
+import gc
+import os
 import time
 from types import SimpleNamespace
 
@@ -119,12 +140,29 @@ torch.cuda.cudart = lambda: driver
 torch.cuda.synchronize = lambda device: None
 slabs = Slabs(8192, torch.device("cuda", 0))
 slabs.take()
-del slabs
 """
 
 
-def test_a_process_that_ends_waits_for_what_is_given_back():
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("del slabs", "given back\n"),
+        ("gc.collect()", ""),
+        ("del slabs\nif not os.fork():\n    raise SystemExit\nos.wait()", "given back\n"),
+    ],
+    ids=["before the end", "never", "beside a fork"],
+)
+def test_a_process_ends_well_whenever_slabs_are_given_back(rest, said):
+    """No abort by a thread in a library, and no wait for a thread of another process."""
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS_MEANWHILE], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PLAYED_DRIVER + rest], capture_output=True, text=True, timeout=60
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given back\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+
+
+def test_a_release_that_begins_at_the_very_end_is_left_to_the_system():
+    late = "import kinfolk.state.slabs as module\nmodule._end()\ndel slabs\ngc.collect()"
+    ended = subprocess.run(
+        [sys.executable, "-c", PLAYED_DRIVER + late], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

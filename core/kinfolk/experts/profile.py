@@ -108,18 +108,16 @@ class ExpertProfile:
         return self._saved_at + SAVE_SECONDS - self._clock()
 
     def require_writable(self) -> None:
-        """Try what a save does: a file with the name of a new one is made and removed. Raises
-        :class:`SettingsError`."""
+        """Look for what a save would fail at, and make and remove a file with the name of a new
+        one. Raises :class:`SettingsError`."""
         target = _target(self.path)
-        partial, temporary = target.with_name(target.name + PARTIAL), _temporary(target)
         try:
+            problem = _refused(target)
+            temporary = _temporary(target)
             temporary.touch()
             temporary.unlink()
-            problem = f"{partial} is a directory" if partial.is_dir() else ""
         except OSError as error:
             problem = error.strerror or str(error)
-        if _is_mounted(target):
-            problem = "it is mounted as a single file, which cannot be replaced"
         if problem:
             raise SettingsError(
                 f"--expert-profile {self.path}: no file can be written there: {problem}; give "
@@ -169,8 +167,11 @@ class ExpertProfile:
     def _read(self) -> tuple[Counts, int] | None:
         """Counts and tokens of the file, ``None`` if there is no file."""
         try:
-            if not self.path.is_file() and self.path.exists():
-                raise _refusal(self.path, "is no regular file")
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise SettingsError(
+                    f"--expert-profile {self.path}: is no regular file; give another path",
+                    field="expert_profile",
+                )
             text = self.path.read_bytes().decode("utf-8-sig")  # Spreadsheets write the mark.
         except FileNotFoundError:
             return None
@@ -296,9 +297,15 @@ def _replace_file(path: Path, data: bytes) -> None:
 
 
 def _keep_access(descriptor: int, old: os.stat_result) -> None:
-    with suppress(PermissionError):
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+    mode = stat.S_IMODE(old.st_mode)
+    for owner in (old.st_uid, -1):
+        with suppress(OSError):
+            os.fchown(descriptor, owner, old.st_gid)
+            break
+    else:
+        mode &= ~stat.S_IRWXG  # They were another group's.
+    with suppress(OSError):
+        os.fchmod(descriptor, mode)
 
 
 def _temporary(path: Path) -> Path:
@@ -306,13 +313,28 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
 
 
+def _refused(target: Path) -> str:
+    """Why another file cannot take the place of ``target``, if that can be told; else empty."""
+    partial, folder = target.with_name(target.name + PARTIAL), target.parent.stat()
+    if partial.is_dir():
+        return f"{partial} is a directory"
+    if partial.exists() and not os.access(partial, os.W_OK):
+        return f"{partial} is another user's"
+    if _is_mounted(target):
+        return "it is mounted as a single file, which cannot be replaced"
+    if folder.st_mode & stat.S_ISVTX and target.exists():
+        owners = (0, folder.st_uid, target.stat().st_uid)
+        return "" if os.geteuid() in owners else "it is another user's, in a sticky folder"
+    return ""
+
+
 def _is_mounted(path: Path) -> bool:
     """Whether a file is a mount point, as a single file of a container; on Linux."""
-    name = str(path)
-    for character in "\\ \t\n":
-        name = name.replace(character, f"\\{ord(character):03o}")
+    name = os.fsencode(path)
+    for byte in (b"\\", b" ", b"\t", b"\n"):
+        name = name.replace(byte, b"\\%03o" % ord(byte))
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        mounts = Path("/proc/self/mountinfo").read_bytes()
     except OSError:
         return False
-    return any(line.split()[4] == name for line in mounts.splitlines())
+    return any(line.split(b" ")[4:5] == [name] for line in mounts.split(b"\n"))

@@ -38,11 +38,11 @@ class ProfileWriter:
         """Save what is not saved yet, and wait for it."""
         if self._thread is not None:
             self._thread.join()
-        _logged(self._profile.save, "; what was counted since the last save is lost")
+        _logged(self._profile.save)
 
 
-def _logged(save: Callable[[], None], consequence: str = "") -> None:
+def _logged(save: Callable[[], None]) -> None:
     try:
         save()
     except OutputError as error:
-        log.warning("--expert-profile cannot be written: %s%s", error, consequence)
+        log.warning("--expert-profile cannot be written: %s", error)

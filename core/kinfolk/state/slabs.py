@@ -12,10 +12,12 @@ import _thread
 import atexit
 import logging
 import mmap
+import os
+import time
 import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -23,6 +25,9 @@ from kinfolk.errors import CapacityError
 from kinfolk.page_lock import page_lock, page_unlock
 
 log = logging.getLogger(__name__)
+
+END_SECONDS: Final = 30.0
+"""The longest wait at the end of the process, for a device that does not answer."""
 
 
 class Slabs:
@@ -79,8 +84,13 @@ def _make_pinned(nbytes: int, registered: list[torch.Tensor]) -> torch.Tensor:
     return slab
 
 
-_releases: list[_thread.LockType] = []
-"""Held by the threads that give slabs back."""
+_releases: list[object] = []
+"""One for each thread that gives slabs back."""
+
+_kept: list[object] = []
+"""Memory that could not be given back: the driver still knows it, so it must stay mapped."""
+
+os.register_at_fork(after_in_child=_releases.clear)
 
 
 def _release(
@@ -90,28 +100,32 @@ def _release(
 
     A garbage collection calls this in the middle of anything, also of ``submit`` and
     ``Thread.start``, which hold locks of the whole process. So it takes no lock, and begins its
-    thread in the only way that takes none. Raises :class:`RuntimeError` if the system has no thread
-    left; then the process keeps the memory.
+    thread in the only way that takes none. If the process ends or has no thread left, it keeps the
+    memory.
     """
-    running = _thread.allocate_lock()
-    running.acquire()
-    _releases.append(running)
+    if _ending:
+        _kept.append(registered)
+        return
+    release = object()
+    _releases.append(release)
     try:
-        _thread.start_new_thread(_run, ([making, registered, device], running))
-    except RuntimeError:
-        _releases.remove(running)
+        _thread.start_new_thread(_run, (release, [making, registered, device]))
+    except BaseException:
+        _kept.append(registered)
+        _releases.remove(release)
         raise
 
 
-def _run(arguments: list[Any], running: _thread.LockType) -> None:
+def _run(release: object, arguments: list[Any]) -> None:
     try:
         _unregister(*arguments)
     except Exception as error:
+        _kept.append(arguments)
         log.warning("pinned memory is not given back: %s", error)
-    finally:
+    else:
         arguments.clear()  # Tensors are freed before the interpreter may end.
-        _releases.remove(running)
-        running.release()
+    finally:
+        _releases.remove(release)
 
 
 def _unregister(
@@ -123,8 +137,14 @@ def _unregister(
         page_unlock(slab)
 
 
+_ending = False
+
+
 @atexit.register
-def _wait_for_releases() -> None:
+def _end() -> None:
     """If the interpreter ends while a thread is inside of a library, the process aborts."""
-    for running in tuple(_releases):
-        running.acquire()
+    global _ending
+    _ending = True
+    end = time.monotonic() + END_SECONDS
+    while _releases and time.monotonic() < end:
+        time.sleep(0.001)
