@@ -77,6 +77,7 @@ Drafters = Annotated[
 ]
 OwnPath = Annotated[Path, BeforeValidator(not_blank), AfterValidator(home_expanded)]
 OptionalText = Annotated[str | None, BeforeValidator(blank_is_unset)]
+OptionalPath = Annotated[OwnPath | None, BeforeValidator(blank_is_unset)]
 
 
 class Settings(BaseSettings):
@@ -150,7 +151,7 @@ class Settings(BaseSettings):
         description="most GiB of host memory for experts; unset = what is free when the model "
         "opens (--expert-budget)",
     )
-    expert_profile: OwnPath | None = Field(
+    expert_profile: OptionalPath = Field(
         None,
         description="file that keeps how often each expert was used: the most used ones begin on "
         "the device; run, chat, serve and daemon add to it every ten minutes and at the end, other "
@@ -242,7 +243,7 @@ class Settings(BaseSettings):
         "model that reads along (--kvflash-drafter), oracle = exact keys in host memory: slow, for "
         "tests and measurements, and refused by servers",
     )
-    kvflash_drafter: OwnPath | None = Field(
+    kvflash_drafter: OptionalPath = Field(
         None,
         description="file of the small model of --kvflash-policy drafter; its keys and values of "
         "all positions of all slots are on the device",
@@ -279,7 +280,7 @@ class Settings(BaseSettings):
         description="ratios by the length of a prompt instead of --prefill-compression-keep-ratio: "
         'points TOKENS:RATIO with lines between them, as "10000:0.5 40000:0.2 100000:0.1"',
     )
-    prefill_compression_drafter: OwnPath | None = Field(
+    prefill_compression_drafter: OptionalPath = Field(
         None,
         description="file of a small model that reads prompts first, to find what their questions "
         "are about; requests may then ask for --prefill-compression themselves",
@@ -320,7 +321,7 @@ class Settings(BaseSettings):
         "that of --draft-model, a file NAME-draft.gguf or NAME.dflash.gguf beside NAME.gguf, or "
         "the model's own, and where the text repeats itself, ngram; off = none",
     )
-    draft_model: OwnPath | None = Field(
+    draft_model: OptionalPath = Field(
         None, description="file of a drafter with weights, which drafts for the model"
     )
     draft_mode: Literal["auto", "chain", "tree"] = Field(

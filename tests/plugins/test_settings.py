@@ -73,8 +73,10 @@ def test_ops_are_pairs(monkeypatch):
 def test_a_blank_text_is_unset(monkeypatch):
     monkeypatch.setenv("KINFOLK_MODEL_FAMILY", "")
     monkeypatch.setenv("KINFOLK_DRAFT_MODEL", " ")
+    monkeypatch.setenv("KINFOLK_EXPERT_PROFILE", "")
     settings = load_settings()
     assert (settings.model_family, settings.policy) == (None, ())
+    assert (settings.draft_model, settings.expert_profile) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ def test_a_blank_text_is_unset(monkeypatch):
         ("slots", "0", "must be a whole number, at least 1 and at most 1024 (got '0')"),
         ("slots", "many", "must be a whole number, at least 1 and at most 1024 (got 'many')"),
         ("slots", "", "must be a whole number"),
+        ("cache_dir", "", "must be a path, and is empty (got '')"),
         ("context", "-4", "must be a whole number, at least 1 (got '-4')"),
         ("quantum", "1.5", "must be a whole number"),
         ("draft_tokens", "64", "at most 63"),
