@@ -122,7 +122,6 @@ def test_without_a_thread_the_memory_stays_mapped(driver, monkeypatch):
 
 
 PLAYED_DRIVER = """
-import atexit
 import gc
 import os
 import time

@@ -90,6 +90,9 @@ _releases: list[object] = []
 _kept: list[object] = []
 """Memory that could not be given back: the driver still knows it, so it must stay mapped."""
 
+_ending = False
+"""The interpreter ends: no thread may begin any more."""
+
 os.register_at_fork(after_in_child=_releases.clear)
 
 
@@ -135,9 +138,6 @@ def _unregister(
     torch.cuda.synchronize(device)  # Copies may be under way.
     for slab in registered:
         page_unlock(slab)
-
-
-_ending = False
 
 
 @atexit.register
